@@ -1,0 +1,1 @@
+//! The mTLS gateway of a node: routes and fans out raw frames.

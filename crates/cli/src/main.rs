@@ -1,0 +1,3 @@
+//! ichorctl.
+
+fn main() {}

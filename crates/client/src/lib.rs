@@ -1,0 +1,1 @@
+//! The client of the node API: contexts, endpoints, nodes, watches.

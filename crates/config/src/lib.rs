@@ -1,0 +1,1 @@
+//! Machine configuration: documents, defaults, validation, patches, generation.

@@ -1,0 +1,1 @@
+//! Resource state, watches and the controller runtime; the State service over gRPC.

@@ -1,0 +1,1 @@
+//! Controllers of the machine configuration: acquisition, machine type, persistence.

@@ -1,0 +1,1 @@
+//! Controllers of links, addresses, routes, host name, resolvers and their status.

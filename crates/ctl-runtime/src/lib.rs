@@ -1,0 +1,1 @@
+//! Controllers of machine status, identity, events and platform.

@@ -1,0 +1,1 @@
+//! Controllers of root secrets and API certificates.

@@ -1,0 +1,1 @@
+//! What controller families share: the parsed machine configuration and small helpers.

@@ -1,0 +1,1 @@
+//! The kubectl dialect of JSONPath.

@@ -1,0 +1,1 @@
+//! Sequencer, services and the machine API of a node.

@@ -1,0 +1,1 @@
+//! Links, addresses, routes over netlink; DHCP and other small protocols.

@@ -1,0 +1,1 @@
+//! Log rings, the kernel log layer and tracing set-up.

@@ -1,0 +1,1 @@
+//! Keys, certificate authorities, requests, roles; the only crate that names the crypto provider.

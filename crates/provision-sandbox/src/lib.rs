@@ -1,0 +1,1 @@
+//! Machines made of namespaces: no container engine, no virtual machine.

@@ -1,0 +1,1 @@
+//! What every provider of machines offers: create, start, stop, cut the power, console, destroy.

@@ -1,0 +1,1 @@
+//! Derives the encodings and the definition of a resource spec from its struct.

@@ -1,0 +1,1 @@
+//! mTLS servers with reload, peer identity and roles, Unix sockets, the raw proxy.

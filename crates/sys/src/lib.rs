@@ -1,0 +1,1 @@
+//! Mounts, processes, cgroups, namespaces, kernel log: one safe wrapper each.

@@ -1,0 +1,1 @@
+//! For tests only: fakes, a fake clock, golden helpers.

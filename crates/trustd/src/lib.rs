@@ -1,0 +1,1 @@
+//! Signs certificates for joining workers.

@@ -1,0 +1,1 @@
+//! Small values with exact text forms: sizes, durations, versions, addresses.

@@ -1,0 +1,28 @@
+//! Compiles the service packages to Rust, without `protoc`.
+//!
+//! The packages of resource specs are not compiled: `ichor-resource` describes each spec once, in
+//! Rust, and a test there holds it against the same `.proto` files.
+
+const SERVICES: &[&str] = &[
+    "common/common.proto",
+    "machine/machine.proto",
+    "cluster/cluster.proto",
+    "inspect/inspect.proto",
+    "storage/storage.proto",
+    "time/time.proto",
+    "security/security.proto",
+    "v1alpha1/state.proto",
+    "v1alpha1/meta.proto",
+    "google/rpc/status.proto",
+];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let descriptors = protox::compile(SERVICES, ["proto"])?;
+    tonic_prost_build::configure()
+        .bytes(".common.Data.bytes")
+        .bytes(".cosi.resource.Spec.proto_spec")
+        .build_transport(false)
+        .compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! YAML as a node tree with positions: parse, merge, emit.

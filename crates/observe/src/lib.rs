@@ -1,1 +1,16 @@
 //! Log rings, the kernel log layer and tracing set-up.
+//!
+//! - [`ring`]: one bounded, compressed ring per log, with readers that tail and follow;
+//! - [`manager`]: the rings of a node by log id;
+//! - [`kernel`]: where console lines go (`/dev/kmsg`, or a stream where there is none);
+//! - [`layer`]: the `tracing` layer that writes both.
+
+pub mod kernel;
+pub mod layer;
+pub mod manager;
+pub mod ring;
+
+pub use kernel::{ConsoleSink, KernelSink};
+pub use layer::{LogLayer, install};
+pub use manager::{LogManager, LogManagerError};
+pub use ring::{LogReader, LogRing, Start};

@@ -1,0 +1,105 @@
+# Ichor: two commands matter, `make up` and `make test`. `make help` lists the rest.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS   += --no-print-directory
+.DEFAULT_GOAL := help
+
+TARGET_DIR  ?= $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+TRIPLE      := x86_64-unknown-linux-gnu
+RELEASE     := $(TARGET_DIR)/$(TRIPLE)/release
+CARGO       ?= cargo
+# A cluster of the newcomer's own; tests use other names.
+CLUSTER     ?= ichor
+CONTROLPLANES ?= 1
+WORKERS     ?= 1
+
+export CARGO_TARGET_DIR := $(TARGET_DIR)
+export PATH := $(CURDIR)/build/tools/go/bin:$(HOME)/.cargo/bin:$(PATH)
+
+say = printf '\033[1m==> %s\033[0m\n' "$(1)"
+
+.PHONY: help
+help: ## What there is to make
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | column -t -s "$$(printf '\t')"
+
+.PHONY: setup
+setup: ## Install what building and testing need (apt packages, toolchains)
+	@scripts/setup
+
+.PHONY: build
+build: setup ## Build bin/ichorctl and the node image
+	@$(call say,building the node and ichorctl (release))
+	@$(CARGO) build --release --locked -p ichor-init -p ichor-cli
+	@mkdir -p bin build
+	@install -m 0755 $(RELEASE)/ichorctl bin/ichorctl
+	@install -m 0755 $(RELEASE)/ichor build/ichor
+	@$(call say,building the root image)
+	@$(CARGO) xtask image
+	@ls -lh bin/ichorctl build/ichor build/rootfs.squashfs | awk '{print "    " $$9 "  " $$5}'
+
+.PHONY: up
+up: build ## Build, then start a local cluster
+	@$(call say,starting the cluster '$(CLUSTER)')
+	@bin/ichorctl cluster create --name $(CLUSTER) --controlplanes $(CONTROLPLANES) --workers $(WORKERS)
+
+.PHONY: down
+down: ## Stop and remove the local cluster
+	@bin/ichorctl cluster destroy --name $(CLUSTER)
+
+.PHONY: lint
+lint: setup ## Format check, clippy with warnings denied, the rules of the house
+	@$(call say,lint)
+	@$(CARGO) fmt --all --check
+	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@$(CARGO) xtask tidy
+
+.PHONY: test
+test: setup ## All tests: units, live machines, parity with the original client, a real kernel
+	@$(MAKE) lint
+	@$(MAKE) test-unit
+	@$(MAKE) build
+	@$(MAKE) test-live
+	@$(MAKE) test-parity
+	@$(MAKE) test-vm
+
+.PHONY: test-unit
+test-unit: setup ## Tests that need no machine
+	@$(call say,unit tests)
+	@$(CARGO) test --workspace --locked --quiet --exclude ichor-live
+
+.PHONY: test-live
+test-live: ## Tests on live sandbox machines (needs `make build`)
+	@$(call say,live machines)
+	@ICHOR_ROOT=$(CURDIR) $(CARGO) test --locked -p ichor-live -- --test-threads=1
+
+.PHONY: test-parity
+test-parity: ## The original's own client library as the judge (needs `make build`)
+	@$(call say,parity with the original client)
+	@$(CARGO) build --locked -p ichor-cosi --example state-server
+	@$(CARGO) build --locked -p ichor-resource --examples
+	@cd tests/parity && ICHOR_ROOT=$(CURDIR) \
+		ICHOR_STATE_SERVER=$(TARGET_DIR)/$(TRIPLE)/debug/examples/state-server \
+		ICHOR_EXAMPLES=$(TARGET_DIR)/$(TRIPLE)/debug/examples \
+		go test -count=1 -timeout 15m ./...
+
+.PHONY: boot-vm
+boot-vm: build ## Boot the node on a real kernel in QEMU and leave it running
+	@scripts/vm run
+
+.PHONY: test-vm
+test-vm: ## Boot, configure, reboot and stop the node on a real kernel (needs `make build`)
+	@$(call say,a real kernel)
+	@scripts/vm test
+
+.PHONY: bench
+bench: build ## One table of the numbers that matter, beside the original's where it can run
+	@scripts/bench
+
+.PHONY: deny
+deny: ## Licences, bans and sources of dependencies (needs cargo-deny)
+	@cargo deny check bans licenses sources
+
+.PHONY: clean
+clean: ## Remove what was built
+	@rm -rf bin build $(TARGET_DIR)

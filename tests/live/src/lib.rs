@@ -1,0 +1,1 @@
+//! What the live suites share: clusters that clean up after themselves, bounded waits.

@@ -1,0 +1,248 @@
+//! Rules that no compiler checks: layers, docs, lengths, imports, words.
+//!
+//! Each rule is a pure function from a path and a text to complaints; [`run`] reads the tree and
+//! prints them all.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+/// The crates in the order of the house: a crate may use those above it, in its own layer or below.
+const LAYERS: &[(u8, &[&str])] = &[
+    (0, &["types", "yaml", "cel", "jsonpath", "wire", "pki", "config-derive", "config", "resource-derive", "resource"]),
+    (1, &["cosi", "rpc", "observe"]),
+    (2, &["sys", "net", "block", "image"]),
+    (3, &["ctl", "ctl-config", "ctl-secrets", "ctl-network", "ctl-block", "ctl-cluster", "ctl-k8s", "ctl-runtime"]),
+    (
+        4,
+        &[
+            "machined", "apid", "trustd", "dashboard", "init", "client", "provision", "provision-sandbox", "imager",
+            "cli",
+        ],
+    ),
+];
+
+/// Only for tests; may use anything, may be used by tests only.
+const TEST_ONLY: &[&str] = &["testkit"];
+
+/// Crates that wrap system calls.
+const UNSAFE_ALLOWED: &[&str] = &["sys", "net", "block"];
+
+/// A full file is about 500 lines; a little over is no reason to tear it apart.
+const LINES_MAX: usize = 550;
+
+/// What a pure crate must not touch, and why.
+const IMPURE: &[(&str, &str)] = &[
+    ("tokio::", "L0 is pure: no runtime"),
+    ("std::fs", "L0 is pure: no files"),
+    ("std::process", "L0 is pure: no processes"),
+    ("SystemTime::now", "L0 is pure: pass the time in"),
+    ("Instant::now", "L0 is pure: pass the time in"),
+    ("Timestamp::now", "L0 is pure: pass the time in"),
+    ("Zoned::now", "L0 is pure: pass the time in"),
+    ("std::env::var", "L0 is pure: no environment"),
+    ("TcpStream", "L0 is pure: no network"),
+];
+
+/// Checks the whole tree and prints every complaint.
+pub fn run(root: &Path) -> Result<()> {
+    let complaints = check(root)?;
+    for complaint in &complaints {
+        eprintln!("{complaint}");
+    }
+    if complaints.is_empty() {
+        return Ok(());
+    }
+    bail!("{} complaint(s)", complaints.len())
+}
+
+/// All complaints about the tree below `root`.
+fn check(root: &Path) -> Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    let ranks = ranks();
+
+    for dir in subdirectories(&root.join("crates"))? {
+        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let manifest = read(&dir.join("Cargo.toml"))?;
+        complaints.extend(layering(&name, &manifest, &ranks));
+        for file in rust_files(&dir.join("src"))? {
+            let text = read(&file)?;
+            let shown = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
+            complaints.extend(source(&name, &shown, &text, ranks.get(name.as_str()).copied()));
+        }
+    }
+    complaints.extend(dependencies_have_reasons(
+        &read(&root.join("Cargo.toml"))?,
+        &read(&root.join("docs/dependencies.md"))?,
+    ));
+    Ok(complaints)
+}
+
+/// Layer and place of every crate.
+fn ranks() -> BTreeMap<&'static str, (u8, usize)> {
+    let mut ranks = BTreeMap::new();
+    for (layer, names) in LAYERS {
+        for (place, name) in names.iter().enumerate() {
+            ranks.insert(*name, (*layer, place));
+        }
+    }
+    ranks
+}
+
+/// Complaints about what a crate depends on.
+fn layering(name: &str, manifest: &str, ranks: &BTreeMap<&str, (u8, usize)>) -> Vec<String> {
+    if TEST_ONLY.contains(&name) {
+        return Vec::new();
+    }
+    let Some(&own) = ranks.get(name) else {
+        return vec![format!("crates/{name}: not in the layers of xtask/src/tidy.rs; give it a place there")];
+    };
+    let mut complaints = Vec::new();
+    let mut section = "";
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line;
+        }
+        let Some(rest) = line.strip_prefix("ichor-") else { continue };
+        let dependency: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '-').collect();
+        if section == "[dev-dependencies]" {
+            continue;
+        }
+        if TEST_ONLY.contains(&dependency.as_str()) {
+            complaints.push(format!("crates/{name}: {dependency} is for tests only; move it to dev-dependencies"));
+            continue;
+        }
+        let Some(&other) = ranks.get(dependency.as_str()) else { continue };
+        let families = name.starts_with("ctl-") && dependency.starts_with("ctl-");
+        if other >= own || families {
+            complaints.push(format!("crates/{name}: uses {dependency}, which is not below it"));
+        }
+    }
+    complaints
+}
+
+/// Complaints about one source file.
+fn source(name: &str, shown: &str, text: &str, rank: Option<(u8, usize)>) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let file = shown.rsplit('/').next().unwrap_or(shown);
+    if matches!(file, "mod.rs" | "utils.rs" | "util.rs" | "helpers.rs" | "misc.rs") {
+        complaints.push(format!("{shown}: name the module after what it does"));
+    }
+    if !text.starts_with("//!") {
+        complaints.push(format!("{shown}:1: no module doc"));
+    }
+    let lines = text.lines().count();
+    if lines > LINES_MAX {
+        complaints.push(format!("{shown}: {lines} lines, {LINES_MAX} at most; where is the seam?"));
+    }
+
+    let code_end = text.find("#[cfg(test)]").unwrap_or(text.len());
+    let line_of = |at: usize| text[..at].lines().count() + 1;
+    let code_lines = text[..code_end].lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
+    for (number, line) in code_lines {
+        let number = number + 1;
+        if rank.is_some_and(|(layer, _)| layer == 0) {
+            for (word, why) in IMPURE.iter().filter(|(word, _)| line.contains(word)) {
+                complaints.push(format!("{shown}:{number}: {word}: {why}"));
+            }
+        }
+        if name != "pki" && (line.contains("aws_lc_rs::") || line.contains("crypto::aws_lc_rs")) {
+            complaints.push(format!("{shown}:{number}: only pki names the crypto provider"));
+        }
+        if !UNSAFE_ALLOWED.contains(&name) && (line.contains("unsafe {") || line.contains("unsafe fn")) {
+            complaints.push(format!("{shown}:{number}: unsafe belongs into {}", UNSAFE_ALLOWED.join(", ")));
+        }
+        for word in ["todo!(", "unimplemented!(", "dbg!("] {
+            if line.contains(word) {
+                complaints.push(format!("{shown}:{number}: {word}…) is not for the tree"));
+            }
+        }
+    }
+    if let Some(at) = text.find("#[ignore") {
+        complaints.push(format!("{shown}:{}: a test that never runs is no test", line_of(at)));
+    }
+    complaints
+}
+
+/// Every outside dependency stands in docs/dependencies.md with its reason.
+fn dependencies_have_reasons(manifest: &str, docs: &str) -> Vec<String> {
+    manifest
+        .lines()
+        .skip_while(|line| *line != "[workspace.dependencies]")
+        .skip(1)
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, _)| name.trim())
+        .filter(|name| !name.starts_with("ichor-") && !name.starts_with('#'))
+        .filter(|name| !docs.contains(&format!("`{name}`")))
+        .map(|name| format!("docs/dependencies.md: no reason for `{name}`"))
+        .collect()
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+fn subdirectories(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut dirs: Vec<PathBuf> = fs::read_dir(dir)
+        .with_context(|| format!("list {}", dir.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.join("Cargo.toml").is_file())
+        .collect();
+    dirs.sort();
+    Ok(dirs)
+}
+
+fn rust_files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut pending = vec![dir.to_owned()];
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                pending.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_tidy() {
+        let complaints = check(&crate::root()).unwrap();
+        assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    }
+
+    #[test]
+    fn a_crate_that_reaches_up_is_named() {
+        let complaints = layering("types", "[dependencies]\nichor-cosi.workspace = true\n", &ranks());
+        assert_eq!(complaints, ["crates/types: uses cosi, which is not below it"]);
+    }
+
+    #[test]
+    fn controller_families_do_not_know_each_other() {
+        let complaints = layering("ctl-network", "[dependencies]\nichor-ctl-config.workspace = true\n", &ranks());
+        assert_eq!(complaints, ["crates/ctl-network: uses ctl-config, which is not below it"]);
+    }
+
+    #[test]
+    fn a_clock_in_a_pure_crate_is_named_with_its_line() {
+        let complaints = source("types", "a.rs", "//! A.\nlet t = SystemTime::now();\n", Some((0, 0)));
+        assert_eq!(complaints, ["a.rs:2: SystemTime::now: L0 is pure: pass the time in"]);
+    }
+
+    #[test]
+    fn a_long_file_is_named() {
+        let text = format!("//! A.\n{}", "\n".repeat(LINES_MAX));
+        assert_eq!(source("cosi", "a.rs", &text, Some((1, 0))).len(), 1);
+    }
+}

@@ -1,1 +1,14 @@
-//! Small values with exact text forms: sizes, durations, versions, addresses.
+//! Small values with exact text forms: durations, sizes, machine types, version contracts, addresses.
+
+pub mod contract;
+pub mod duration;
+pub mod hardware_addr;
+pub mod machine_type;
+pub mod natural;
+pub mod size;
+pub mod subnet;
+
+pub use contract::VersionContract;
+pub use duration::GoDuration;
+pub use hardware_addr::HardwareAddr;
+pub use machine_type::MachineType;

@@ -1,1 +1,3 @@
 //! Sequencer, services and the machine API of a node.
+
+pub mod events;

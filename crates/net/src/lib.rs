@@ -1,1 +1,14 @@
 //! Links, addresses, routes over netlink; DHCP and other small protocols.
+//!
+//! Knows nothing of resources or configuration: plain values in, plain values out.
+
+pub mod address;
+pub mod error;
+pub mod link;
+pub mod netlink;
+pub mod route;
+pub mod rule;
+pub mod watch;
+
+pub use error::{KernelError, NetError};
+pub use netlink::Netlink;

@@ -60,7 +60,7 @@ impl Watcher {
         loop {
             let mut ready = self.socket.readable().await.map_err(failed)?;
             let mut any = false;
-            let drained = ready.try_io(|socket| {
+            let drained: Result<std::io::Result<()>, _> = ready.try_io(|socket| {
                 loop {
                     // The contents do not matter: a byte is enough to take a datagram off the queue.
                     match rustix::net::recv(socket.get_ref(), &mut [0_u8; 1][..], RecvFlags::TRUNC) {

@@ -49,7 +49,7 @@ fn split_hex(text: &str, separator: char) -> Option<Vec<u8>> {
 }
 
 fn hex_pairs(text: &str) -> Option<Vec<u8>> {
-    if !text.is_ascii() || text.len() % 2 != 0 {
+    if !text.is_ascii() || !text.len().is_multiple_of(2) {
         return None;
     }
     (0..text.len()).step_by(2).map(|i| u8::from_str_radix(text.get(i..i + 2)?, 16).ok()).collect()

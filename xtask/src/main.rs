@@ -1,5 +1,6 @@
 //! Chores of the project: `cargo xtask <chore>`.
 
+mod initramfs;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -8,12 +9,14 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask <chore>
 
 chores:
-  tidy    check layering, module docs, file length, banned imports and words
+  initramfs  build build/vm/initramfs.cpio for a virtual machine
+  tidy       check layering, module docs, file length, banned imports and words
 ";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
+        Some("initramfs") => initramfs::run(&root()),
         Some("tidy") => tidy::run(&root()),
         _ => {
             eprint!("{USAGE}");

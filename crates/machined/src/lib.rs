@@ -1,3 +1,4 @@
 //! Sequencer, services and the machine API of a node.
 
 pub mod events;
+pub mod services;

@@ -1,1 +1,19 @@
-//! The client of the node API: contexts, endpoints, nodes, watches.
+//! The client of the node API: contexts, endpoints, nodes, replies, resources, watches, actions.
+
+pub mod channel;
+pub mod client;
+pub mod definitions;
+pub mod endpoint;
+pub mod events;
+pub mod lines;
+pub mod reply;
+pub mod resources;
+pub mod target;
+pub mod track;
+
+pub use channel::{Channel, Dial, DialError, Dialed, Unreachable};
+pub use client::{Client, Identity};
+pub use definitions::{Definitions, UnknownType};
+pub use endpoint::Endpoint;
+pub use reply::{NodeError, Reply, Split, sort, split, status_text};
+pub use target::Target;

@@ -1,0 +1,260 @@
+//! Resources of one kind by id: a hash table over slots, with an order that is made when asked for.
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+use ichor_resource::Resource;
+
+/// Up to this many new ids are put in place one by one; more are merged.
+const INSERT_MAX: usize = 8;
+
+/// Below this many dead slots compaction is not worth the walk.
+const COMPACT_MIN: usize = 16;
+
+/// The keys live in the resources; the table holds slot numbers only.
+#[derive(Default)]
+pub(crate) struct Map {
+    index: HashTable<u32>,
+    slots: Vec<Option<Arc<Resource>>>,
+    hasher: DefaultHashBuilder,
+    // Behind a lock of its own, because a list under a read lock may finish the order.
+    order: Mutex<Order>,
+}
+
+#[derive(Default)]
+struct Order {
+    /// Slots by id. May hold dead ones.
+    sorted: Vec<u32>,
+    /// Slots of creations since the last list.
+    tail: Vec<u32>,
+    /// Dead slots that `sorted` or `tail` may still name. Used again only after compaction: a list
+    /// would otherwise show the new resource twice.
+    limbo: Vec<u32>,
+    /// Dead slots that nobody names.
+    free: Vec<u32>,
+}
+
+impl Map {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    #[inline]
+    pub(crate) fn hash(&self, id: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(id);
+        hasher.finish()
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, hash: u64, id: &[u8]) -> Option<usize> {
+        let found = self.index.find(hash, |&slot| id_of(&self.slots, slot) == Some(id))?;
+        Some(*found as usize)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: &str) -> Option<&Arc<Resource>> {
+        let slot = self.find(self.hash(id.as_bytes()), id.as_bytes())?;
+        self.slots.get(slot)?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, slot: usize) -> Option<&Arc<Resource>> {
+        self.slots.get(slot)?.as_ref()
+    }
+
+    /// Puts a resource under an id that is not there yet.
+    pub(crate) fn insert(&mut self, hash: u64, resource: Arc<Resource>) {
+        let order = self.order.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let slot = match order.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = Some(resource);
+                slot
+            }
+            None => {
+                self.slots.push(Some(resource));
+                (self.slots.len() - 1) as u32
+            }
+        };
+        order.tail.push(slot);
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        self.index.insert_unique(hash, slot, |&other| {
+            let mut state = hasher.build_hasher();
+            state.write(id_of(slots, other).unwrap_or_default());
+            state.finish()
+        });
+    }
+
+    /// Replaces the resource in a slot and hands back the old one.
+    #[inline]
+    pub(crate) fn replace(&mut self, slot: usize, resource: Arc<Resource>) -> Option<Arc<Resource>> {
+        self.slots.get_mut(slot)?.replace(resource)
+    }
+
+    /// Takes the resource out.
+    pub(crate) fn remove(&mut self, hash: u64, id: &[u8]) -> Option<Arc<Resource>> {
+        let slots = &self.slots;
+        let entry = self.index.find_entry(hash, |&slot| id_of(slots, slot) == Some(id)).ok()?;
+        let (slot, _) = entry.remove();
+        let taken = self.slots.get_mut(slot as usize)?.take();
+        let order = self.order.get_mut().unwrap_or_else(PoisonError::into_inner);
+        order.limbo.push(slot);
+        order.compact(&self.slots);
+        taken
+    }
+
+    /// Calls `visit` for every resource, in order of ids.
+    #[inline]
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&Arc<Resource>)) {
+        let order = self.ordered();
+        for &slot in &order.sorted {
+            if let Some(resource) = &self.slots[slot as usize] {
+                visit(resource);
+            }
+        }
+    }
+
+    fn ordered(&self) -> MutexGuard<'_, Order> {
+        let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        order.merge(&self.slots);
+        order
+    }
+}
+
+impl Order {
+    /// Brings the tail in.
+    fn merge(&mut self, slots: &[Option<Arc<Resource>>]) {
+        if self.tail.is_empty() {
+            return;
+        }
+        let mut tail = std::mem::take(&mut self.tail);
+        tail.retain(|&slot| slots[slot as usize].is_some());
+        tail.sort_unstable_by(|&a, &b| id_of(slots, a).cmp(&id_of(slots, b)));
+
+        if tail.len() <= INSERT_MAX && self.limbo.is_empty() {
+            for &slot in &tail {
+                let id = id_of(slots, slot);
+                let at = self.sorted.partition_point(|&other| id_of(slots, other) < id);
+                self.sorted.insert(at, slot);
+            }
+        } else {
+            self.merge_sorted(slots, &tail);
+        }
+        // Keep the allocation for the next creations.
+        tail.clear();
+        self.tail = tail;
+    }
+
+    /// Merges from the back, so that it ends as soon as the tail is in place.
+    fn merge_sorted(&mut self, slots: &[Option<Arc<Resource>>], tail: &[u32]) {
+        let mut left = self.sorted.len();
+        let mut right = tail.len();
+        self.sorted.resize(left + right, 0);
+        let mut at = self.sorted.len();
+        while right > 0 {
+            at -= 1;
+            // A dead slot has no id; it moves along until compaction drops it.
+            let from_sorted = left > 0 && {
+                let last = id_of(slots, self.sorted[left - 1]);
+                last.is_none() || last > id_of(slots, tail[right - 1])
+            };
+            if from_sorted {
+                left -= 1;
+                self.sorted[at] = self.sorted[left];
+            } else {
+                right -= 1;
+                self.sorted[at] = tail[right];
+            }
+        }
+    }
+
+    /// Drops dead slots once they are half of all.
+    fn compact(&mut self, slots: &[Option<Arc<Resource>>]) {
+        let named = self.sorted.len() + self.tail.len();
+        if self.limbo.len() < COMPACT_MIN || self.limbo.len() * 2 < named {
+            return;
+        }
+        self.sorted.retain(|&slot| slots[slot as usize].is_some());
+        self.tail.retain(|&slot| slots[slot as usize].is_some());
+        self.free.append(&mut self.limbo);
+    }
+}
+
+#[inline]
+fn id_of(slots: &[Option<Arc<Resource>>], slot: u32) -> Option<&[u8]> {
+    let resource = slots.get(slot as usize)?.as_ref()?;
+    Some(resource.id().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ichor_resource::{Kind, Resource};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ids(map: &Map) -> Vec<String> {
+        let mut out = Vec::new();
+        map.for_each(|resource| out.push(resource.id().to_string()));
+        out
+    }
+
+    proptest! {
+        /// Op: (id, 0 = create or replace, 1 = remove, 2 = list).
+        #[test]
+        fn it_behaves_like_an_ordered_map(ops in prop::collection::vec((0u16..200, 0u8..3), 0..600)) {
+            let kind = Arc::new(Kind::new("ns", "type"));
+            let mut map = Map::default();
+            let mut model: BTreeMap<String, Arc<Resource>> = BTreeMap::new();
+            for (number, op) in ops {
+                let id = format!("a rather long id so that both forms occur/{number}");
+                let id = if number % 2 == 0 { id } else { number.to_string() };
+                let hash = map.hash(id.as_bytes());
+                match op {
+                    0 => {
+                        let resource = Arc::new(Resource::tombstone(kind.clone(), id.as_str()));
+                        match map.find(hash, id.as_bytes()) {
+                            Some(slot) => { map.replace(slot, resource.clone()); }
+                            None => map.insert(hash, resource.clone()),
+                        }
+                        model.insert(id, resource);
+                    }
+                    1 => {
+                        let removed = map.remove(hash, id.as_bytes());
+                        let expected = model.remove(&id);
+                        prop_assert_eq!(removed.is_some(), expected.is_some());
+                    }
+                    _ => prop_assert_eq!(ids(&map), model.keys().cloned().collect::<Vec<_>>()),
+                }
+                prop_assert_eq!(map.len(), model.len());
+            }
+            prop_assert_eq!(ids(&map), model.keys().cloned().collect::<Vec<_>>());
+            for (id, resource) in &model {
+                prop_assert!(map.get(id).is_some_and(|found| Arc::ptr_eq(found, resource)));
+            }
+        }
+    }
+
+    #[test]
+    fn slots_are_used_again() {
+        let kind = Arc::new(Kind::new("ns", "type"));
+        let mut map = Map::default();
+        for round in 0..100 {
+            for number in 0..32 {
+                let id = format!("{round}-{number}");
+                let hash = map.hash(id.as_bytes());
+                map.insert(hash, Arc::new(Resource::tombstone(kind.clone(), id.as_str())));
+            }
+            for number in 0..32 {
+                let id = format!("{round}-{number}");
+                let hash = map.hash(id.as_bytes());
+                assert!(map.remove(hash, id.as_bytes()).is_some());
+            }
+        }
+        assert!(map.slots.len() <= 96, "{} slots", map.slots.len());
+    }
+}

@@ -71,7 +71,7 @@ test-unit: setup ## Tests that need no machine
 .PHONY: test-live
 test-live: ## Tests on live sandbox machines (needs `make build`)
 	@$(call say,live machines)
-	@ICHOR_ROOT=$(CURDIR) $(CARGO) test --locked -p ichor-live -- --test-threads=1
+	@ICHOR_ROOT=$(CURDIR) $(CARGO) test --locked -p ichor-live --test cluster --test faults --test budgets -- --test-threads=1
 
 .PHONY: test-parity
 test-parity: ## The original's own client library as the judge (needs `make build`)

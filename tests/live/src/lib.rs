@@ -1,1 +1,195 @@
-//! What the live suites share: clusters that clean up after themselves, bounded waits.
+//! What the live suites share: clusters that clean up after themselves, processes, bounded waits.
+//!
+//! The suites drive `bin/ichorctl` as a person would and look at machines from outside. They need
+//! root and what `make build` leaves behind; a missing piece is a failure, never a skip.
+
+pub mod host;
+pub mod processes;
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use processes::Process;
+
+/// Longest wait for one run of `ichorctl`; creating a cluster is the slowest.
+const RUN_MAX: Duration = Duration::from_secs(120);
+
+/// The top of the repository.
+pub fn root() -> PathBuf {
+    std::env::var_os("ICHOR_ROOT")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.."))
+}
+
+/// Calls `probe` until it gives a value, for at most `limit`.
+pub fn wait<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = probe() {
+            return Ok(value);
+        }
+        if start.elapsed() > limit {
+            bail!("{what}: nothing within {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A cluster of sandbox machines of one test, with a home directory of its own.
+pub struct Fleet {
+    name: String,
+    home: tempfile::TempDir,
+    octet: u8,
+    destroyed: bool,
+}
+
+impl Fleet {
+    /// Creates `controlplanes` and `workers` on the network `10.<octet>.0.0/24`.
+    pub fn create(name: &str, octet: u8, controlplanes: u8, workers: u8, more: &[&str]) -> Result<Self> {
+        let fleet = Self::named(name, octet)?;
+        let cidr = format!("10.{octet}.0.0/24");
+        let (controlplanes, workers) = (controlplanes.to_string(), workers.to_string());
+        let mut args = vec!["cluster", "create", "--name", &fleet.name, "--cidr", &cidr];
+        args.extend(["--controlplanes", &controlplanes, "--workers", &workers]);
+        args.extend(more);
+        fleet.ok(&args)?;
+        Ok(fleet)
+    }
+
+    /// A home directory and a name, no machines yet.
+    pub fn named(name: &str, octet: u8) -> Result<Self> {
+        let home = tempfile::Builder::new().prefix("ichor-live").tempdir()?;
+        Ok(Self { name: format!("{name}-{}", std::process::id()), home, octet, destroyed: false })
+    }
+
+    /// The cluster's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The address of machine `number`, counted from 0, control planes first.
+    pub fn address(&self, number: u8) -> String {
+        format!("10.{}.0.{}", self.octet, number + 2)
+    }
+
+    /// Where the host reaches machine `number`.
+    pub fn loopback(&self, number: u8) -> String {
+        format!("127.{}.0.{}", self.octet, number + 2)
+    }
+
+    /// Runs `ichorctl` to its end.
+    pub fn run(&self, args: &[&str]) -> Result<Output> {
+        let mut child = self
+            .command(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("start bin/ichorctl; run `make build`")?;
+        let start = Instant::now();
+        // The output of these commands fits into the pipes' buffers or is read at the end; a command
+        // that fills them is ended by the limit and shows up as such.
+        let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
+        let reader = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            if let Some(out) = &mut out {
+                let _ = std::io::Read::read_to_end(out, &mut text);
+            }
+            text
+        });
+        let errors = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            if let Some(err) = &mut err {
+                let _ = std::io::Read::read_to_end(err, &mut text);
+            }
+            text
+        });
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if start.elapsed() > RUN_MAX {
+                let _ = child.kill();
+                let _ = child.wait();
+                bail!("ichorctl {} did not end within {RUN_MAX:?}", args.join(" "));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let stdout = reader.join().unwrap_or_default();
+        let stderr = errors.join().unwrap_or_default();
+        Ok(Output { status, stdout, stderr })
+    }
+
+    /// Runs `ichorctl` and gives its standard output; anything but success is an error.
+    pub fn ok(&self, args: &[&str]) -> Result<String> {
+        let output = self.run(args)?;
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !output.status.success() {
+            bail!(
+                "ichorctl {}: {}\n{stdout}{}",
+                args.join(" "),
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(stdout)
+    }
+
+    /// Runs `ichorctl` and gives its standard error; success is an error.
+    pub fn fails(&self, args: &[&str]) -> Result<String> {
+        let output = self.run(args)?;
+        if output.status.success() {
+            bail!("ichorctl {} succeeded: {}", args.join(" "), String::from_utf8_lossy(&output.stdout));
+        }
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// `ichorctl` with the fleet's home directory.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(root().join("bin/ichorctl"));
+        command.args(args).env("HOME", self.home.path()).env_remove("TALOSCONFIG").current_dir(root());
+        command
+    }
+
+    /// Every process of the cluster's machines, as the host sees them.
+    pub fn processes(&self) -> Vec<Process> {
+        let mut found: Vec<Process> = Vec::new();
+        for supervisor in processes::with_argument(&self.name) {
+            for process in processes::below(supervisor.pid) {
+                if !found.iter().any(|known| known.pid == process.pid) {
+                    found.push(process);
+                }
+            }
+        }
+        found
+    }
+
+    /// The processes called `name`, such as `machined`, oldest first.
+    pub fn daemons(&self, name: &str) -> Vec<Process> {
+        let mut found: Vec<Process> =
+            self.processes().into_iter().filter(|p| p.name == name && p.state != 'Z').collect();
+        found.sort_by_key(|p| (p.started, p.pid));
+        found
+    }
+
+    /// The home directory.
+    pub fn home(&self) -> &std::path::Path {
+        self.home.path()
+    }
+
+    /// Destroys the cluster and says whether that went well.
+    pub fn destroy(mut self) -> Result<()> {
+        self.destroyed = true;
+        self.ok(&["cluster", "destroy", "--name", &self.name]).map(drop)
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        if !self.destroyed {
+            let _ = self.run(&["cluster", "destroy", "--name", &self.name.clone(), "--force"]);
+        }
+    }
+}

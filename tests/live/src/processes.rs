@@ -1,0 +1,96 @@
+//! Processes as the host sees them.
+
+use std::fs;
+
+/// One process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Id in the host's namespace.
+    pub pid: i32,
+    /// Id of the parent.
+    pub parent: i32,
+    /// State letter of `/proc/<pid>/stat`.
+    pub state: char,
+    /// Start time in clock ticks: tells a process from its successor with the same id.
+    pub started: u64,
+    /// The last part of the first argument, such as `machined`.
+    pub name: String,
+}
+
+/// All processes of the host.
+pub fn all() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.filter_map(|entry| read(entry.ok()?.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+/// The process `pid`, if it is there.
+pub fn read(pid: i32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let first = cmdline.split(|b| *b == 0).next().unwrap_or_default();
+    let first = String::from_utf8_lossy(first);
+    let name = first.rsplit('/').next().unwrap_or_default().to_owned();
+    Some(Process {
+        pid,
+        parent: fields.get(1)?.parse().ok()?,
+        state: fields.first()?.chars().next()?,
+        started: fields.get(19)?.parse().ok()?,
+        name,
+    })
+}
+
+/// All descendants of `ancestor`.
+pub fn below(ancestor: i32) -> Vec<Process> {
+    let all = all();
+    let mut found: Vec<Process> = Vec::new();
+    let mut parents = vec![ancestor];
+    while let Some(parent) = parents.pop() {
+        for process in all.iter().filter(|p| p.parent == parent) {
+            parents.push(process.pid);
+            found.push(process.clone());
+        }
+    }
+    found
+}
+
+/// Processes with `word` among their arguments.
+pub fn with_argument(word: &str) -> Vec<Process> {
+    let has = |process: &Process| {
+        let cmdline = fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+        cmdline.split(|b| *b == 0).any(|argument| String::from_utf8_lossy(argument).contains(word))
+    };
+    all().into_iter().filter(has).collect()
+}
+
+/// Proportional memory of a process in KiB.
+pub fn pss(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find(|line| line.starts_with("Pss:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// CPU time of a process so far, user and system, in clock ticks.
+pub fn cpu_ticks(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}
+
+/// Time on a CPU so far, all threads, in nanoseconds.
+pub fn run_nanos(pid: i32) -> Option<u64> {
+    let mut total = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        total += text.split(' ').next()?.parse::<u64>().ok()?;
+    }
+    Some(total)
+}
+
+/// Sends SIGKILL.
+pub fn kill(pid: i32) -> bool {
+    rustix::process::Pid::from_raw(pid)
+        .is_some_and(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok())
+}

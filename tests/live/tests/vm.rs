@@ -1,0 +1,113 @@
+//! The same node on a real kernel: QEMU without KVM, our initramfs, squashfs root, real PID 1,
+//! cgroup v2, devtmpfs, an address by DHCP.
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ichor_live::{Fleet, root, wait};
+
+/// A virtual machine that ends with the test.
+struct Machine {
+    qemu: Child,
+    console: std::path::PathBuf,
+}
+
+impl Machine {
+    fn boot(address: &str) -> Result<Self> {
+        // A socket that can be bound now can be bound by QEMU in a moment.
+        drop(TcpListener::bind((address, 50000)).with_context(|| format!("{address}:50000 is busy"))?);
+        let console = root().join("build/vm/console.log");
+        let qemu = Command::new(root().join("scripts/vm"))
+            .args(["qemu", "-serial", "stdio"])
+            .env("ICHOR_VM_ADDRESS", address)
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&console)?)
+            .stderr(Stdio::inherit())
+            .spawn()
+            .context("start scripts/vm")?;
+        Ok(Self { qemu, console })
+    }
+
+    fn console(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        if std::thread::panicking() {
+            eprintln!("console:\n{}", self.console());
+        }
+    }
+}
+
+#[test]
+fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
+    let client = Fleet::named("vm", 90).unwrap();
+    let address = client.loopback(1);
+    let mut machine = Machine::boot(&address).unwrap();
+    let maintenance = |what: &str| {
+        wait(what, Duration::from_secs(120), || {
+            client.ok(&["get", "addresses", "--insecure", "-n", &address]).ok()
+        })
+    };
+
+    // Maintenance mode, address by DHCP.
+    let addresses = maintenance("the maintenance API answers").unwrap();
+    wait("an address by DHCP", Duration::from_secs(30), || {
+        client
+            .ok(&["get", "addresses", "--insecure", "-n", &address])
+            .ok()
+            .filter(|t| t.contains("10.0.2.15"))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {addresses}"));
+
+    // A configuration, then the configured API over mutual TLS.
+    let dir = client.home().join("config");
+    let dir_text = dir.to_string_lossy().into_owned();
+    let endpoint = format!("https://{address}:6443");
+    client
+        .ok(&["gen", "config", "vm", &endpoint, "--additional-sans", &address, "--output", &dir_text])
+        .unwrap();
+    let (config, talosconfig) = (format!("{dir_text}/controlplane.yaml"), format!("{dir_text}/talosconfig"));
+    client.ok(&["apply-config", "--insecure", "-n", &address, "-f", &config]).unwrap();
+
+    let node = |args: &[&str]| {
+        let mut all = vec!["--talosconfig", &talosconfig, "-e", &address, "-n", "10.0.2.15"];
+        all.extend(args);
+        client.ok(&all)
+    };
+    let version =
+        wait("the configured API answers", Duration::from_secs(60), || node(&["version"]).ok()).unwrap();
+    assert!(version.contains("Server:"), "{version}");
+    let kind = node(&["get", "machinetype", "-o", "yaml"]).unwrap();
+    assert!(kind.contains("controlplane"), "{kind}");
+    let mounts = node(&["read", "/proc/self/mounts"]).unwrap();
+    assert!(
+        mounts.contains("squashfs") && mounts.contains("cgroup2") && mounts.contains("devtmpfs"),
+        "{mounts}"
+    );
+
+    // A real reboot: without disks the machine comes back to maintenance mode, with a new boot id.
+    let boot_id = node(&["read", "/proc/sys/kernel/random/boot_id"]).unwrap();
+    node(&["reboot", "--wait=false"]).unwrap();
+    maintenance("the maintenance API answers after the reboot").unwrap();
+    client.ok(&["apply-config", "--insecure", "-n", &address, "-f", &config]).unwrap();
+    let after = wait("the API after the reboot", Duration::from_secs(60), || {
+        node(&["read", "/proc/sys/kernel/random/boot_id"]).ok()
+    })
+    .unwrap();
+    assert_ne!(boot_id, after);
+
+    // Power off ends the virtual machine.
+    node(&["shutdown", "--wait=false"]).unwrap();
+    let status =
+        wait("the machine is off", Duration::from_secs(60), || machine.qemu.try_wait().ok().flatten())
+            .unwrap();
+    assert!(status.success(), "{status}");
+}

@@ -1,5 +1,6 @@
 //! Small values with exact text forms: durations, sizes, machine types, version contracts, addresses.
 
+pub mod cmdline;
 pub mod contract;
 pub mod duration;
 pub mod hardware_addr;
@@ -8,6 +9,7 @@ pub mod natural;
 pub mod size;
 pub mod subnet;
 
+pub use cmdline::Cmdline;
 pub use contract::VersionContract;
 pub use duration::GoDuration;
 pub use hardware_addr::HardwareAddr;

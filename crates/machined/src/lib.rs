@@ -1,4 +1,6 @@
 //! Sequencer, services and the machine API of a node.
 
 pub mod events;
+pub mod platform;
+pub mod sequencer;
 pub mod services;

@@ -1,0 +1,260 @@
+//! Which phases a sequence has. Data and pure functions.
+
+use std::time::Duration;
+
+use ichor_wire::machine::reset_request::WipeMode;
+
+/// The sequences, by the numbers clients know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sequence {
+    /// Nothing.
+    Noop,
+    /// Starts the configured machine.
+    Boot,
+    /// Early services and the configuration.
+    Initialize,
+    /// Puts the system on disk.
+    Install,
+    /// Ends in power off.
+    Shutdown,
+    /// Puts a new system on disk.
+    Upgrade,
+    /// Notes an upgrade for the next boot.
+    StageUpgrade,
+    /// An upgrade before there is a configuration.
+    MaintenanceUpgrade,
+    /// Forgets everything.
+    Reset,
+    /// Starts the machine again.
+    Reboot,
+}
+
+impl Sequence {
+    /// The name clients know.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Noop => "noop",
+            Self::Boot => "boot",
+            Self::Initialize => "initialize",
+            Self::Install => "install",
+            Self::Shutdown => "shutdown",
+            Self::Upgrade => "upgrade",
+            Self::StageUpgrade => "stageUpgrade",
+            Self::MaintenanceUpgrade => "maintenanceUpgrade",
+            Self::Reset => "reset",
+            Self::Reboot => "reboot",
+        }
+    }
+}
+
+/// What a reset is to forget.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResetRequest {
+    /// Leave the cluster first.
+    pub graceful: bool,
+    /// Reboot at the end instead of powering off.
+    pub reboot: bool,
+    /// System disk, user disks or both.
+    pub mode: WipeMode,
+    /// Only these system partitions; empty is all.
+    pub partitions: Vec<String>,
+}
+
+/// A sequence and what was asked of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Early services and the configuration.
+    Initialize,
+    /// Puts the system on disk; there are no disks yet, so it is empty.
+    Install,
+    /// Starts the configured machine.
+    Boot,
+    /// Starts the machine again; `force` skips everything on the way.
+    Reboot {
+        /// At once.
+        force: bool,
+    },
+    /// Ends in power off; `force` skips cordon and drain.
+    Shutdown {
+        /// Without saying goodbye to the cluster.
+        force: bool,
+    },
+    /// Forgets everything.
+    Reset(ResetRequest),
+}
+
+impl Request {
+    /// The sequence it asks for.
+    pub fn sequence(&self) -> Sequence {
+        match self {
+            Self::Initialize => Sequence::Initialize,
+            Self::Install => Sequence::Install,
+            Self::Boot => Sequence::Boot,
+            Self::Reboot { .. } => Sequence::Reboot,
+            Self::Shutdown { .. } => Sequence::Shutdown,
+            Self::Reset(_) => Sequence::Reset,
+        }
+    }
+}
+
+/// A condition looked at when its phase is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// The device manager is part of this image.
+    HasUdevd,
+}
+
+/// Everything a sequence can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Starts the device manager and waits for it.
+    StartUdevd,
+    /// Starts the machine API and waits for it.
+    StartMachined,
+    /// Gets the machine configuration from wherever it is.
+    LoadConfig,
+    /// Warns when there is little memory.
+    MemorySizeCheck,
+    /// Exports `machine.env`.
+    SetUserEnvVars,
+    /// Starts the services of a configured machine and waits for all.
+    StartAllServices,
+    /// From now on an emergency ends in power off.
+    StoreShutdown,
+    /// Stops what runs on the data volume.
+    StopServicesForUpgrade,
+    /// Tells everyone that the reset is about to happen.
+    SendResetSignal,
+    /// Lets the volumes go: nothing is written after this.
+    TeardownLifecycle,
+    /// Ends all services for good.
+    StopAllServices,
+    /// Clears the system volumes.
+    ResetSystemDisk,
+    /// Clears the named system volumes.
+    ResetSystemDiskSpec,
+    /// Restarts the machine.
+    Reboot,
+    /// Powers the machine off.
+    Shutdown,
+}
+
+impl Task {
+    /// The name clients know.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::StartUdevd => "startUdevd",
+            Self::StartMachined => "startMachined",
+            Self::LoadConfig => "loadConfig",
+            Self::MemorySizeCheck => "memorySizeCheck",
+            Self::SetUserEnvVars => "setUserEnvVars",
+            Self::StartAllServices => "startAllServices",
+            Self::StoreShutdown => "storeShutdown",
+            Self::StopServicesForUpgrade => "stopServicesForUpgrade",
+            Self::SendResetSignal => "sendResetSignal",
+            Self::TeardownLifecycle => "teardownLifecycle",
+            Self::StopAllServices => "stopAllServices",
+            Self::ResetSystemDisk => "resetSystemDisk",
+            Self::ResetSystemDiskSpec => "resetSystemDiskSpec",
+            Self::Reboot => "reboot",
+            Self::Shutdown => "shutdown",
+        }
+    }
+
+    /// The deadline. Loading a configuration has none that matters: a machine may wait in
+    /// maintenance mode for weeks.
+    pub fn limit(self) -> Duration {
+        const MINUTE: Duration = Duration::from_secs(60);
+        match self {
+            Self::LoadConfig => MINUTE * 60 * 24 * 365 * 10,
+            Self::StartAllServices => MINUTE * 70,
+            Self::StartUdevd => MINUTE * 10,
+            Self::StartMachined | Self::TeardownLifecycle => MINUTE * 5,
+            Self::StopServicesForUpgrade | Self::StopAllServices => MINUTE * 2,
+            Self::MemorySizeCheck
+            | Self::SetUserEnvVars
+            | Self::StoreShutdown
+            | Self::SendResetSignal
+            | Self::ResetSystemDisk
+            | Self::ResetSystemDiskSpec
+            | Self::Reboot
+            | Self::Shutdown => MINUTE,
+        }
+    }
+}
+
+/// Tasks that run side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Phase {
+    /// The name clients know.
+    pub name: &'static str,
+    /// Its tasks.
+    pub tasks: &'static [Task],
+    /// Looked at when the phase is reached.
+    pub check: Option<Check>,
+    /// A failed task is logged and the sequence goes on: a machine that stops must get there.
+    pub forgiving: bool,
+}
+
+const fn phase(name: &'static str, tasks: &'static [Task]) -> Phase {
+    Phase { name, tasks, check: None, forgiving: false }
+}
+
+const fn forgiving(name: &'static str, tasks: &'static [Task]) -> Phase {
+    Phase { name, tasks, check: None, forgiving: true }
+}
+
+const INITIALIZE: &[Phase] = &[
+    Phase { name: "udevd", tasks: &[Task::StartUdevd], check: Some(Check::HasUdevd), forgiving: false },
+    phase("earlyServices", &[Task::StartMachined]),
+    phase("config", &[Task::LoadConfig]),
+];
+
+const BOOT: &[Phase] = &[
+    phase("memorySizeCheck", &[Task::MemorySizeCheck]),
+    phase("env", &[Task::SetUserEnvVars]),
+    phase("startEverything", &[Task::StartAllServices]),
+];
+
+/// Shared by everything that ends a machine.
+const STOP_ALL: &[Phase] = &[
+    forgiving("stopServices", &[Task::StopServicesForUpgrade]),
+    forgiving("volumeFinalize", &[Task::TeardownLifecycle]),
+    forgiving("stopEverything", &[Task::StopAllServices]),
+];
+
+/// The phases of a request, in order.
+pub fn plan(request: &Request) -> Vec<Phase> {
+    let mut phases = Vec::new();
+    match request {
+        Request::Initialize => phases.extend(INITIALIZE),
+        Request::Install => {}
+        Request::Boot => phases.extend(BOOT),
+        Request::Reboot { force } => {
+            if !force {
+                phases.extend(STOP_ALL);
+            }
+            phases.push(phase("reboot", &[Task::Reboot]));
+        }
+        Request::Shutdown { .. } => {
+            phases.push(phase("storeShutdown", &[Task::StoreShutdown]));
+            phases.extend(STOP_ALL);
+            phases.push(phase("shutdown", &[Task::Shutdown]));
+        }
+        Request::Reset(reset) => {
+            phases.push(phase("preReset", &[Task::SendResetSignal]));
+            phases.extend(STOP_ALL);
+            if reset.mode != WipeMode::UserDisks {
+                phases.push(match reset.partitions.is_empty() {
+                    true => phase("reset", &[Task::ResetSystemDisk]),
+                    false => phase("resetSpec", &[Task::ResetSystemDiskSpec]),
+                });
+            }
+            phases.push(match reset.reboot {
+                true => phase("reboot", &[Task::Reboot]),
+                false => phase("shutdown", &[Task::Shutdown]),
+            });
+        }
+    }
+    phases
+}

@@ -4,8 +4,19 @@
 
 pub mod cgroup;
 pub mod credentials;
+pub mod device;
 pub mod fdpass;
+pub mod host;
+pub mod kmsg;
+pub mod loopdev;
+pub mod memory;
+pub mod mount;
+pub mod mountinfo;
+pub mod namespace;
 pub mod poll;
+pub mod power;
+pub mod process;
 pub mod seccomp;
+pub mod signal;
 pub mod supervisor;
 mod text;

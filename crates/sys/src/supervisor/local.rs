@@ -23,8 +23,7 @@ pub fn start() -> io::Result<Client> {
 fn serve(socket: OwnedFd) {
     let mut server = Server::new(Vec::new());
     server.connect(socket);
-    loop {
-        let Some(socket) = server.socket() else { break };
+    while let Some(socket) = server.socket() {
         let mut fds = [PollFd::from_borrowed_fd(socket, server.interest())];
         let ready = crate::poll::wait(&mut fds, Some(REAP_EVERY)).unwrap_or(0);
         reap(&mut server);

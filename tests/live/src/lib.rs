@@ -5,6 +5,7 @@
 
 pub mod host;
 pub mod processes;
+pub mod table;
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

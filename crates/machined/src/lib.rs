@@ -2,5 +2,7 @@
 
 pub mod events;
 pub mod platform;
+pub mod reactor;
 pub mod sequencer;
 pub mod services;
+pub mod supervisor;

@@ -3,11 +3,15 @@
 //! Knows nothing of resources or configuration: plain values in, plain values out.
 
 pub mod address;
+pub mod cmdline;
+pub mod dhcp4;
 pub mod error;
+pub mod hostname;
 pub mod link;
 pub mod netlink;
 pub mod route;
 pub mod rule;
+pub mod sntp;
 pub mod watch;
 
 pub use error::{KernelError, NetError};

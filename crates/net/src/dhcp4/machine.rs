@@ -1,0 +1,468 @@
+//! The client's decisions: which message to send when, and what an answer means. No I/O, no clock.
+//!
+//! Time is a [`Duration`] since the machine was made; randomness comes from a seed.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use super::lease::{Lease, RENEW_MIN};
+use super::message::{Kind, Message, option};
+
+/// The first answer is usually there within milliseconds; a link that has just come up may need longer.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+/// Longest pause between two tries for a lease.
+const RETRY_MAX: Duration = Duration::from_secs(16);
+/// Tries to get an offered address before looking for offers again.
+const REQUEST_TRIES: u32 = 4;
+/// Pause after a refusal, so that two stubborn parties do not fill the wire.
+const NAK_PAUSE: Duration = Duration::from_secs(1);
+/// What we can receive.
+const SIZE_MAX: u16 = 1500;
+
+/// How the client names itself (option 61).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ClientId {
+    /// Not at all.
+    None,
+    /// By ethernet address.
+    #[default]
+    Mac,
+    /// By these bytes.
+    Raw(Vec<u8>),
+}
+
+/// What the client is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Ethernet address of the link.
+    pub hardware: [u8; 6],
+    /// Option 61.
+    pub client_id: ClientId,
+    /// Name and domain to tell the server; then none is asked for.
+    pub hostname: Option<(String, String)>,
+    /// Ask for a name.
+    pub request_hostname: bool,
+    /// Ask for the packet size of the link.
+    pub request_mtu: bool,
+    /// An address held before, asked for again.
+    pub previous: Option<Ipv4Addr>,
+    /// Seed of transaction numbers and jitter.
+    pub seed: u64,
+}
+
+impl Config {
+    /// A client that asks for everything.
+    pub fn new(hardware: [u8; 6], seed: u64) -> Self {
+        Self {
+            hardware,
+            client_id: ClientId::default(),
+            hostname: None,
+            request_hostname: true,
+            request_mtu: true,
+            previous: None,
+            seed,
+        }
+    }
+}
+
+/// What the client is to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Send to every server on the link, from no address.
+    Broadcast(Message),
+    /// Send to a server from our own address.
+    Unicast(Message, Ipv4Addr),
+    /// A lease is there, or was renewed.
+    Bound(Box<Lease>),
+    /// The lease is gone; its address must not be used any more.
+    Lost,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Selecting,
+    Requesting { offer: Lease, tries: u32 },
+    Bound { lease: Lease, since: Duration },
+}
+
+/// The client.
+#[derive(Debug)]
+pub struct Machine {
+    config: Config,
+    state: State,
+    transaction: u32,
+    /// When the present exchange began, for the `secs` field.
+    began: Duration,
+    pause: Duration,
+    deadline: Duration,
+    random: u64,
+}
+
+impl Machine {
+    /// A client that has not sent anything; its deadline has passed already.
+    pub fn new(config: Config) -> Self {
+        let random = config.seed | 1;
+        let mut machine = Self {
+            config,
+            state: State::Selecting,
+            transaction: 0,
+            began: Duration::ZERO,
+            pause: RETRY_FIRST,
+            deadline: Duration::ZERO,
+            random,
+        };
+        machine.transaction = machine.next_random();
+        machine
+    }
+
+    /// When [`Machine::tick`] wants to be called.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Tells the server the machine's name from now on; a lease is renewed at once to pass it on.
+    pub fn set_hostname(&mut self, hostname: Option<(String, String)>, now: Duration) {
+        if self.config.hostname != hostname {
+            self.config.hostname = hostname;
+            if matches!(self.state, State::Bound { .. }) {
+                self.begin(now);
+                self.deadline = now;
+            }
+        }
+    }
+
+    /// The deadline has passed.
+    pub fn tick(&mut self, now: Duration) -> Vec<Action> {
+        if now < self.deadline {
+            return Vec::new();
+        }
+        match &mut self.state {
+            State::Selecting => vec![self.discover(now)],
+            State::Requesting { offer, tries } if *tries < REQUEST_TRIES => {
+                *tries += 1;
+                let offer = offer.clone();
+                vec![self.request(&offer, now)]
+            }
+            State::Requesting { .. } => {
+                self.restart(now);
+                vec![self.discover(now)]
+            }
+            State::Bound { lease, since } => {
+                let (lease, since) = (lease.clone(), *since);
+                if now >= since + lease.duration {
+                    self.config.previous = Some(lease.address.addr());
+                    self.restart(now);
+                    vec![Action::Lost, self.discover(now)]
+                } else {
+                    vec![self.renew(&lease, since, now)]
+                }
+            }
+        }
+    }
+
+    /// A message came in. Messages of others and late answers do nothing.
+    pub fn receive(&mut self, message: &Message, now: Duration) -> Vec<Action> {
+        let ours = message.is_reply
+            && message.transaction == self.transaction
+            && message.hardware == self.config.hardware;
+        if !ours {
+            return Vec::new();
+        }
+        match (&self.state, message.kind()) {
+            (State::Selecting, Some(Kind::Offer)) => {
+                // The first usable offer is taken: waiting for better ones delays every boot.
+                let Some(offer) = Lease::parse(message).filter(|offer| offer.server.is_some()) else {
+                    return Vec::new();
+                };
+                self.state = State::Requesting { offer: offer.clone(), tries: 1 };
+                self.pause = RETRY_FIRST;
+                vec![self.request(&offer, now)]
+            }
+            (State::Requesting { .. } | State::Bound { .. }, Some(Kind::Ack)) => {
+                let Some(lease) = Lease::parse(message) else { return Vec::new() };
+                let moved = match &self.state {
+                    State::Bound { lease: old, .. } => old.address != lease.address,
+                    State::Selecting | State::Requesting { .. } => false,
+                };
+                self.config.previous = Some(lease.address.addr());
+                self.deadline = now + lease.renew_after;
+                self.state = State::Bound { lease: lease.clone(), since: now };
+                self.begin(now);
+                let lost = moved.then_some(Action::Lost);
+                lost.into_iter().chain([Action::Bound(Box::new(lease))]).collect()
+            }
+            (State::Requesting { .. }, Some(Kind::Nak)) => {
+                self.refused(now);
+                Vec::new()
+            }
+            (State::Bound { .. }, Some(Kind::Nak)) => {
+                self.refused(now);
+                vec![Action::Lost]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn refused(&mut self, now: Duration) {
+        self.config.previous = None;
+        self.restart(now);
+        self.deadline = now + NAK_PAUSE;
+    }
+
+    fn restart(&mut self, now: Duration) {
+        self.state = State::Selecting;
+        self.pause = RETRY_FIRST;
+        self.begin(now);
+    }
+
+    /// A new exchange: new transaction number, seconds count from here.
+    fn begin(&mut self, now: Duration) {
+        self.transaction = self.next_random();
+        self.began = now;
+    }
+
+    fn discover(&mut self, now: Duration) -> Action {
+        let mut message = self.message(Kind::Discover, now);
+        if let Some(previous) = self.config.previous {
+            message.options.insert(option::REQUESTED_ADDRESS, previous.octets().to_vec());
+        }
+        self.back_off(now);
+        Action::Broadcast(message)
+    }
+
+    fn request(&mut self, offer: &Lease, now: Duration) -> Action {
+        let mut message = self.message(Kind::Request, now);
+        let address = offer.address.addr().octets().to_vec();
+        message.options.insert(option::REQUESTED_ADDRESS, address);
+        if let Some(server) = offer.server {
+            message.options.insert(option::SERVER_ID, server.octets().to_vec());
+        }
+        self.back_off(now);
+        Action::Broadcast(message)
+    }
+
+    fn renew(&mut self, lease: &Lease, since: Duration, now: Duration) -> Action {
+        let mut message = self.message(Kind::Request, now);
+        message.client = lease.address.addr();
+        let rebind_at = since + lease.rebind_after;
+        let end = since + lease.duration;
+        // RFC 2131 §4.4.5: wait half the time left to the next phase, but not for ever less.
+        let next = if now < rebind_at { rebind_at } else { end };
+        let wait = ((next - now) / 2).max(RENEW_MIN);
+        self.deadline = (now + wait).min(next.max(now + Duration::from_secs(1)));
+        match lease.server {
+            Some(server) if now < rebind_at => Action::Unicast(message, server),
+            Some(_) | None => Action::Broadcast(message),
+        }
+    }
+
+    fn message(&self, kind: Kind, now: Duration) -> Message {
+        let config = &self.config;
+        let mut message = Message::request(kind, self.transaction, config.hardware);
+        let elapsed = now.saturating_sub(self.began).as_secs();
+        message.seconds = u16::try_from(elapsed).unwrap_or(u16::MAX);
+
+        let mut wanted = vec![
+            option::SUBNET_MASK,
+            option::ROUTER,
+            option::DOMAIN,
+            option::DNS,
+            option::CLASSLESS_ROUTES,
+            option::DOMAIN_SEARCH,
+            option::NTP,
+        ];
+        if config.request_mtu {
+            wanted.push(option::MTU);
+        }
+        match &config.hostname {
+            Some((hostname, domain)) => {
+                message.options.insert(option::HOSTNAME, hostname.clone().into_bytes());
+                if !domain.is_empty() {
+                    message.options.insert(option::DOMAIN, domain.clone().into_bytes());
+                }
+            }
+            None if config.request_hostname => wanted.push(option::HOSTNAME),
+            None => {}
+        }
+        message.options.insert(option::PARAMETER_LIST, wanted);
+        message.options.insert(option::MAX_SIZE, SIZE_MAX.to_be_bytes().to_vec());
+        let client_id = match &config.client_id {
+            ClientId::None => None,
+            ClientId::Mac => Some([&[1][..], &config.hardware].concat()),
+            ClientId::Raw(bytes) => Some(bytes.clone()),
+        };
+        message.options.extend(client_id.map(|id| (option::CLIENT_ID, id)));
+        message
+    }
+
+    fn back_off(&mut self, now: Duration) {
+        // A tenth of jitter keeps a rack that lost power from asking in step.
+        let jitter = self.pause / 10 * (self.next_random() % 11) / 10;
+        self.deadline = now + self.pause + jitter;
+        self.pause = (self.pause * 2).min(RETRY_MAX);
+    }
+
+    fn next_random(&mut self) -> u32 {
+        // xorshift64*: enough to tell exchanges apart; nothing here is a secret.
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// A server that answers the message of an action.
+    fn answer(action: &Action, kind: Kind) -> Message {
+        let (Action::Broadcast(message) | Action::Unicast(message, _)) = action else {
+            panic!("not a message: {action:?}")
+        };
+        let mut reply = Message::request(kind, message.transaction, MAC);
+        reply.is_reply = true;
+        reply.your = Ipv4Addr::new(10, 5, 0, 9);
+        for (number, value) in [
+            (option::SUBNET_MASK, vec![255, 255, 255, 0]),
+            (option::SERVER_ID, vec![10, 5, 0, 1]),
+            (option::LEASE_TIME, 800_u32.to_be_bytes().to_vec()),
+        ] {
+            reply.options.insert(number, value);
+        }
+        reply
+    }
+
+    fn bound() -> Machine {
+        let mut machine = Machine::new(Config::new(MAC, 42));
+        let discover = machine.tick(at(0));
+        let request = machine.receive(&answer(&discover[0], Kind::Offer), at(0));
+        let done = machine.receive(&answer(&request[0], Kind::Ack), at(0));
+        assert!(matches!(&done[..], [Action::Bound(_)]), "{done:?}");
+        machine
+    }
+
+    fn kind_of(action: &Action) -> &'static str {
+        match action {
+            Action::Broadcast(m) => match m.kind() {
+                Some(Kind::Discover) => "discover",
+                Some(Kind::Request) => "broadcast request",
+                _ => "?",
+            },
+            Action::Unicast(..) => "unicast request",
+            Action::Bound(_) => "bound",
+            Action::Lost => "lost",
+        }
+    }
+
+    #[test]
+    fn a_lease_takes_four_messages_and_no_waiting() {
+        let machine = bound();
+        assert_eq!(machine.deadline(), at(400));
+    }
+
+    #[test]
+    fn without_answers_the_pauses_grow_to_a_bound() {
+        let mut machine = Machine::new(Config::new(MAC, 42));
+        let mut now = Duration::ZERO;
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            let actions = machine.tick(now);
+            assert_eq!(kind_of(&actions[0]), "discover");
+            pauses.push((machine.deadline() - now).as_millis() / 100 * 100);
+            now = machine.deadline();
+        }
+        assert!(pauses.windows(2).all(|p| p[0] <= p[1] + 1600), "{pauses:?}");
+        assert!(pauses[0] < 600 && *pauses.last().unwrap() >= 16_000, "{pauses:?}");
+        assert!(*pauses.last().unwrap() <= 17_600, "{pauses:?}");
+    }
+
+    #[test]
+    fn a_silent_server_is_asked_by_unicast_then_everyone_then_the_lease_is_lost() {
+        let mut machine = bound();
+        let mut seen: Vec<(u64, &str)> = Vec::new();
+        for _ in 0..100 {
+            let now = machine.deadline();
+            let actions = machine.tick(now);
+            seen.extend(actions.iter().map(|a| (now.as_secs(), kind_of(a))));
+            if actions.contains(&Action::Lost) {
+                break;
+            }
+        }
+        assert_eq!(seen.first(), Some(&(400, "unicast request")));
+        assert!(seen.contains(&(700, "broadcast request")), "{seen:?}");
+        assert_eq!(seen[seen.len() - 2..], [(800, "lost"), (800, "discover")]);
+        assert!(seen.len() < 30, "{seen:?}");
+    }
+
+    #[test]
+    fn a_renewed_lease_counts_from_its_renewal() {
+        let mut machine = bound();
+        let renew = machine.tick(at(400));
+        let done = machine.receive(&answer(&renew[0], Kind::Ack), at(401));
+        assert!(matches!(&done[..], [Action::Bound(_)]));
+        assert_eq!(machine.deadline(), at(801));
+    }
+
+    #[test]
+    fn a_refused_renewal_loses_the_lease_and_starts_over_after_a_pause() {
+        let mut machine = bound();
+        let renew = machine.tick(at(400));
+        assert_eq!(machine.receive(&answer(&renew[0], Kind::Nak), at(401)), [Action::Lost]);
+        assert!(machine.tick(at(401)).is_empty());
+        let Action::Broadcast(discover) = &machine.tick(at(402))[0] else { panic!() };
+        assert!(!discover.options.contains_key(&option::REQUESTED_ADDRESS));
+    }
+
+    #[test]
+    fn after_expiry_the_old_address_is_asked_for() {
+        let mut machine = bound();
+        let actions = machine.tick(at(800));
+        let Action::Broadcast(discover) = &actions[1] else { panic!() };
+        assert_eq!(discover.address(option::REQUESTED_ADDRESS), Some(Ipv4Addr::new(10, 5, 0, 9)));
+    }
+
+    #[test]
+    fn answers_for_others_are_ignored() {
+        let mut machine = Machine::new(Config::new(MAC, 42));
+        let discover = machine.tick(at(0));
+        let good = answer(&discover[0], Kind::Offer);
+        for spoil in [
+            |m: &mut Message| m.transaction ^= 1,
+            |m: &mut Message| m.hardware[5] ^= 1,
+            |m: &mut Message| m.is_reply = false,
+            |m: &mut Message| m.your = Ipv4Addr::UNSPECIFIED,
+            |m: &mut Message| drop(m.options.remove(&option::SERVER_ID)),
+            |m: &mut Message| drop(m.options.insert(option::MESSAGE_TYPE, vec![5])),
+        ] {
+            let mut bad = good.clone();
+            spoil(&mut bad);
+            assert_eq!(machine.receive(&bad, at(0)), []);
+        }
+        assert_eq!(machine.receive(&good, at(0)).len(), 1);
+    }
+
+    #[test]
+    fn an_offer_nobody_honours_is_given_up() {
+        let mut machine = Machine::new(Config::new(MAC, 42));
+        let discover = machine.tick(at(0));
+        machine.receive(&answer(&discover[0], Kind::Offer), at(0));
+        let kinds: Vec<_> = (0..4).map(|_| kind_of(&machine.tick(machine.deadline())[0])).collect();
+        assert_eq!(kinds, ["broadcast request", "broadcast request", "broadcast request", "discover"]);
+    }
+
+    #[test]
+    fn a_name_is_told_or_asked_for_but_not_both() {
+        let mut machine = bound();
+        machine.set_hostname(Some(("node-1".into(), String::new())), at(10));
+        let Action::Unicast(renew, _) = &machine.tick(at(10))[0] else { panic!() };
+        assert_eq!(renew.text(option::HOSTNAME).as_deref(), Some("node-1"));
+        assert!(!renew.options[&option::PARAMETER_LIST].contains(&option::HOSTNAME));
+    }
+}

@@ -99,6 +99,9 @@ pub enum StateError {
     /// The function that edits the resource gave up.
     #[error("{0}")]
     Edit(String),
+    /// A controller touched what it did not declare.
+    #[error("{0}")]
+    Access(String),
     /// The other end of a remote state failed.
     #[error("remote state: {0}")]
     Remote(String),
@@ -126,6 +129,7 @@ impl StateError {
             | Self::TooManyKinds(_)
             | Self::WatchEnded(_)
             | Self::Edit(_)
+            | Self::Access(_)
             | Self::Remote(_) => false,
         }
     }

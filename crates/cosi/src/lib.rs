@@ -4,27 +4,46 @@
 //! draft and get back what was stored. Calls are plain functions; only watches and controllers
 //! wait.
 
+mod access;
+mod backoff;
 mod clock;
 mod collection;
+mod context;
+mod controller;
+mod dependency;
 mod error;
 mod event;
 mod handle;
 mod map;
 mod owner;
 mod query;
+mod queue;
 mod ring;
+mod runtime;
 mod state;
+mod status;
+mod transform;
 mod typed;
 mod waiters;
 mod watch;
 
 pub use clock::{Clock, SystemClock};
+pub use context::Context;
+pub use controller::{Controller, ControllerError, Wake};
+pub use dependency::{
+    Edge, EdgeKind, Input, InputKind, Output, OutputKind, destroy_ready, exclusive, mapped,
+    mapped_destroy_ready, primary, shared, strong, weak,
+};
 pub use error::{Pointer, StateError};
 pub use event::{Bookmark, Event, EventKind};
 pub use handle::KindHandle;
 pub use owner::Owner;
 pub use query::{LabelOp, LabelQuery, LabelTerm, Query};
+pub use queue::{Item, QController};
 pub use ring::History;
+pub use runtime::{RegisterError, Runtime};
 pub use state::{State, StateOptions};
+pub use status::{ControllerPhase, ControllerStatus};
+pub use transform::{Transform, TransformController};
 pub use typed::Typed;
 pub use watch::{Watch, WatchIdOptions, WatchOptions};

@@ -7,6 +7,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::definition::Definition;
+use crate::value::Message;
 
 /// The contents of a resource, as the store and the API see them.
 pub trait Spec: Any + fmt::Debug + Send + Sync {
@@ -42,6 +43,16 @@ pub struct DecodeError {
     pub message: &'static str,
     /// What was wrong.
     pub reason: String,
+}
+
+/// Reads a message that stands for a whole spec.
+pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
+    let mut message = M::default();
+    message.merge_message(bytes).map_err(|error| {
+        let reason = error.to_string();
+        DecodeError { message: M::NAME, reason }
+    })?;
+    Ok(message)
 }
 
 /// A spec of a type this program has no struct for, kept as it came over the wire.

@@ -1,1 +1,17 @@
-//! For tests only: fakes, a fake clock, golden helpers.
+//! For tests only: a fake clock, single passes of controllers, bounded waits.
+
+mod clock;
+mod controller;
+mod wait;
+
+pub use clock::FakeClock;
+pub use controller::Harness;
+pub use wait::{WAIT_MAX, eventually, wait_for, wait_gone};
+
+use ichor_cosi::State;
+
+/// An empty state on a fake clock, and the clock.
+pub fn state() -> (State, FakeClock) {
+    let clock = FakeClock::default();
+    (State::new(clock.clone()), clock)
+}

@@ -24,6 +24,13 @@ impl Fds {
         self.0.get_mut(index).and_then(Option::take)
     }
 
+    /// Just one descriptor.
+    pub(crate) fn one(fd: OwnedFd) -> Self {
+        let mut fds = Self::default();
+        fds.0[0] = Some(fd);
+        fds
+    }
+
     /// How many descriptors are (still) held.
     pub fn len(&self) -> usize {
         self.0.iter().flatten().count()

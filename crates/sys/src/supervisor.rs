@@ -12,12 +12,14 @@
 
 pub mod client;
 pub mod exec;
+pub mod launch;
 pub mod local;
 pub mod server;
 pub mod wire;
 
 pub use client::{Child, ChildState, Client, Event, Seq, SpawnRequest};
 pub use exec::Failure;
+pub use launch::Launcher;
 pub use server::{Outcome, Server};
 pub use wire::{ChildId, PowerRequest, RebootCommand, Stage};
 

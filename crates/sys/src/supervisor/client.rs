@@ -76,7 +76,7 @@ impl SpawnRequest {
         }
     }
 
-    fn encode(&self, seq: Seq) -> io::Result<(Frame, Vec<u8>)> {
+    pub(super) fn encode(&self, seq: Seq) -> io::Result<(Frame, Vec<u8>)> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
         let count = |len: usize| match u16::try_from(len) {
             Ok(count) if len <= STRINGS_MAX => Ok(count),

@@ -246,8 +246,10 @@ impl<'a> Plan<'a> {
             Err(_) => output,
         };
         place(input, 0)?;
-        place(output, 1)?;
-        place(output, 2)?;
+        if self.flags & flags::INHERIT_OUTPUT == 0 {
+            place(output, 1)?;
+            place(output, 2)?;
+        }
         let mut next = 3;
         for source in sources.into_iter().filter(|fd| *fd >= 0) {
             place(source, next)?;

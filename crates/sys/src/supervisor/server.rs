@@ -186,6 +186,7 @@ impl Server {
             return Err(io::ErrorKind::InvalidData.into());
         };
         if frame.kind == Kind::Spawn {
+            let frame = Frame { flags: frame.flags & !super::wire::flags::INHERIT_OUTPUT, ..frame };
             let started = Plan::new(&frame, tail, &fds, &self.cgroup_roots)
                 .ok_or(libc::EINVAL)
                 .and_then(|plan| self.free_slot(&frame.name).map(|at| (plan, at)))

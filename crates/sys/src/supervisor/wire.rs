@@ -232,6 +232,8 @@ pub mod flags {
     pub const FILTER: u16 = 2;
     /// A mount namespace of its own even when nothing is masked.
     pub const PRIVATE_MOUNTS: u16 = 4;
+    /// Output goes where init's own goes. Only init sets it, for machined.
+    pub(in crate::supervisor) const INHERIT_OUTPUT: u16 = 1 << 15;
 }
 
 impl Frame {

@@ -1,5 +1,6 @@
 //! Sequencer, services and the machine API of a node.
 
+pub mod api;
 pub mod events;
 pub mod platform;
 pub mod reactor;

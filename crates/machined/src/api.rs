@@ -1,0 +1,6 @@
+//! The machine API: what a client can ask of this node.
+
+pub mod archive;
+pub mod mode;
+pub mod proc;
+pub mod walk;

@@ -128,7 +128,7 @@ impl Value for Ip {
 
     fn sample(sampler: &mut Sampler) -> Self {
         let number = sampler.number();
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             Ipv4Addr::new(10, 5, 0, number).into()
         } else {
             Self::with_zone(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number.into()), "eth0")

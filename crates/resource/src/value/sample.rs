@@ -39,7 +39,9 @@ impl Sampler {
         let number = usize::from(self.number());
         match TEXTS[number % TEXTS.len()] {
             "" => "value".to_owned(),
-            text => format!("{text}{}", if number % 3 == 0 { number.to_string() } else { String::new() }),
+            text => {
+                format!("{text}{}", if number.is_multiple_of(3) { number.to_string() } else { String::new() })
+            }
         }
     }
 }

@@ -99,8 +99,8 @@ fn is_string(text: &str) -> bool {
     match first {
         b'.' => !(special_float(text) || float(text)),
         b'+' | b'-' | b'0'..=b'9' => {
-            !(special_float(text) || timestamp(text) || integer(text) || float_without_underscores(text))
-                && !base60(text)
+            let number = special_float(text) || integer(text) || float_without_underscores(text);
+            !(number || timestamp(text) || base60(text))
         }
         _ => true,
     }
@@ -170,10 +170,7 @@ fn base60(text: &str) -> bool {
     let mut parts = body.split(':');
     let head = parts.next().unwrap_or("");
     let head_good = head.starts_with(|c: char| c.is_ascii_digit()) && digits_or_underscores(head);
-    let sexagesimal = |part: &str| match part.as_bytes() {
-        [b'0'..=b'9'] | [b'0'..=b'5', b'0'..=b'9'] => true,
-        _ => false,
-    };
+    let sexagesimal = |part: &str| matches!(part.as_bytes(), [b'0'..=b'9'] | [b'0'..=b'5', b'0'..=b'9']);
     head_good && body.contains(':') && parts.all(sexagesimal) && digits_or_underscores(fraction)
 }
 

@@ -1,1 +1,29 @@
 //! mTLS servers with reload, peer identity and roles, Unix sockets, the raw proxy.
+//!
+//! - Serve gRPC on a Unix socket: [`unix::bind`], then [`server::serve_unix`] with [`server::Grpc`]
+//!   around tonic's routes and [`authorize::Authorize`].
+//! - Serve gRPC over TLS: [`tls::ServerTls`], then [`server::serve_tls`].
+//! - Call a server: [`channel::Channel`] over a [`dial::Dialer`]; generated clients take it.
+//! - Stand in front of a node: [`proxy::Proxy`].
+
+mod activity;
+pub mod authorize;
+pub mod body;
+pub mod channel;
+pub mod dial;
+mod frame;
+pub mod http2;
+pub mod peer;
+pub mod proxy;
+pub mod roles;
+pub mod route;
+pub mod server;
+mod socket;
+pub mod status;
+pub mod tls;
+pub mod unix;
+
+pub use channel::Channel;
+pub use dial::{Dialer, Endpoint};
+pub use peer::PeerIdentity;
+pub use tls::{ClientTls, ServerTls};

@@ -1,0 +1,206 @@
+//! Bodies on their way through: requests from a client or from ourselves, replies from upstream.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use crate::frame::Gauge;
+use crate::http2::MESSAGE_MAX;
+use crate::status;
+
+/// A reply from upstream. A connection that breaks under it ends it with status Unavailable, as the
+/// original does, and not with a bare reset.
+#[derive(Debug)]
+pub struct UpstreamBody {
+    incoming: Incoming,
+    broken: bool,
+    _running: Option<Running>,
+}
+
+impl UpstreamBody {
+    pub(crate) fn new(incoming: Incoming) -> Self {
+        Self { incoming, broken: false, _running: None }
+    }
+
+    /// Counts the body as running until it is gone.
+    pub(crate) fn with(self, running: Running) -> Self {
+        Self { _running: Some(running), ..self }
+    }
+}
+
+/// One of the calls that run on a connection.
+#[derive(Debug)]
+pub(crate) struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    pub(crate) fn begin(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Body for UpstreamBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if self.broken {
+            return Poll::Ready(None);
+        }
+        match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Ready(Some(Err(error))) => {
+                self.broken = true;
+                let trailers = status::trailers(&status::from_hyper(error));
+                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+            }
+            other => other,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.broken || self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+/// Where a request body leaves the reason why it stopped.
+pub(crate) type Verdict = Arc<OnceLock<Status>>;
+
+/// A request on its way upstream.
+pub(crate) enum RequestBody {
+    /// A client's body, passed on as it comes.
+    Passed { incoming: Incoming, gauge: Gauge, verdict: Verdict },
+    /// Messages that we send.
+    Fed(mpsc::Receiver<Bytes>),
+}
+
+impl RequestBody {
+    pub(crate) fn passed(incoming: Incoming, verdict: Verdict) -> Self {
+        RequestBody::Passed { incoming, gauge: Gauge::default(), verdict }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.get_mut() {
+            RequestBody::Fed(messages) => {
+                messages.poll_recv(cx).map(|next| next.map(|data| Ok(Frame::data(data))))
+            }
+            RequestBody::Passed { incoming, gauge, verdict } => {
+                let frame = Pin::new(incoming).poll_frame(cx);
+                if let Poll::Ready(Some(Ok(frame))) = &frame
+                    && let Some(data) = frame.data_ref()
+                    && let Err(refused) = gauge.check(data, MESSAGE_MAX)
+                {
+                    let text = refused.message().to_owned();
+                    let _ = verdict.set(refused);
+                    return Poll::Ready(Some(Err(text.into())));
+                }
+                frame.map(|next| next.map(|result| result.map_err(Into::into)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            RequestBody::Passed { incoming, .. } => incoming.is_end_stream(),
+            RequestBody::Fed(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            RequestBody::Passed { incoming, .. } => incoming.size_hint(),
+            RequestBody::Fed(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// A reply to a client.
+#[derive(Default)]
+pub enum ReplyBody {
+    /// Nothing: the status is in the headers.
+    #[default]
+    Empty,
+    /// The reply of one upstream.
+    Upstream(UpstreamBody),
+    /// One message and the trailers of success.
+    Merged(Option<Bytes>),
+    /// Messages of many upstreams, until all have ended.
+    Streamed(Streamed),
+}
+
+/// Messages that arrive from tasks; the tasks end with the body.
+pub struct Streamed {
+    pub(crate) messages: mpsc::Receiver<Bytes>,
+    pub(crate) _tasks: tokio::task::JoinSet<()>,
+}
+
+fn success() -> Frame<Bytes> {
+    Frame::trailers(status::trailers(&Status::ok("")))
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        match this {
+            ReplyBody::Empty => Poll::Ready(None),
+            ReplyBody::Upstream(body) => Pin::new(body).poll_frame(cx),
+            ReplyBody::Merged(message) => match message.take() {
+                Some(message) => Poll::Ready(Some(Ok(Frame::data(message)))),
+                None => {
+                    *this = ReplyBody::Empty;
+                    Poll::Ready(Some(Ok(success())))
+                }
+            },
+            ReplyBody::Streamed(streamed) => match streamed.messages.poll_recv(cx) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Some(message)) => Poll::Ready(Some(Ok(Frame::data(message)))),
+                Poll::Ready(None) => {
+                    *this = ReplyBody::Empty;
+                    Poll::Ready(Some(Ok(success())))
+                }
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            ReplyBody::Empty => true,
+            ReplyBody::Upstream(body) => body.is_end_stream(),
+            ReplyBody::Merged(_) | ReplyBody::Streamed(_) => false,
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A connection that is made when needed, shared by many calls, and made again when it breaks.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Request, Response, Uri};
+use http_body::Body;
+use hyper::client::conn::http2::SendRequest;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use crate::body::UpstreamBody;
+use crate::dial::{DialError, Dialer};
+use crate::status;
+
+/// The wait after the first failure; each further one is 1.6 times as long.
+const BACKOFF_BASE: Duration = Duration::from_millis(100);
+/// The longest wait between attempts.
+const BACKOFF_MAX: Duration = Duration::from_secs(15);
+
+/// A client connection to one server. Cheap to clone; clones share the connection.
+///
+/// It is a tower service, so generated clients take it: `StateClient::new(channel)`. Nothing connects
+/// before the first call. After a failure, calls fail at once until the next attempt is due; towards
+/// Unix sockets every call may try.
+pub struct Channel<B = tonic::body::Body> {
+    inner: Arc<Inner<B>>,
+}
+
+struct Inner<B> {
+    dialer: Dialer,
+    authority: Option<Authority>,
+    ready: Mutex<Option<SendRequest<B>>>,
+    dialing: tokio::sync::Mutex<Backoff>,
+    cut: CancellationToken,
+}
+
+#[derive(Default)]
+struct Backoff {
+    delay: Duration,
+    failed: Option<(Instant, Status)>,
+}
+
+impl<B> Clone for Channel<B> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<B> Channel<B>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    /// A channel that connects through `dialer`.
+    pub fn new(dialer: Dialer) -> Self {
+        let authority = Authority::try_from(dialer.authority()).ok();
+        Self {
+            inner: Arc::new(Inner {
+                dialer,
+                authority,
+                ready: Mutex::new(None),
+                dialing: tokio::sync::Mutex::default(),
+                cut: CancellationToken::new(),
+            }),
+        }
+    }
+
+    /// Connects, if there is no connection, and says why it fails.
+    pub async fn connect(&self) -> Result<(), Status> {
+        self.sender().await.map(drop)
+    }
+
+    /// Sends a request as it is; its URI must be whole.
+    pub async fn send(&self, mut request: Request<B>) -> Result<Response<UpstreamBody>, Status> {
+        let mut again = true;
+        loop {
+            let mut sender = self.sender().await?;
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok(response.map(UpstreamBody::new)),
+                Err(mut error) => match error.take_message() {
+                    // It never left, because the connection had closed unnoticed: a new one may carry it.
+                    Some(unsent) if again => {
+                        again = false;
+                        request = unsent;
+                        self.forget();
+                    }
+                    _ => return Err(status::from_hyper(error.into_error())),
+                },
+            }
+        }
+    }
+
+    /// Cuts the connection with every call on it, and all later ones that come from clones.
+    pub fn cut(&self) {
+        self.inner.cut.cancel();
+    }
+
+    /// Fills in what the URI of a generated client lacks.
+    pub(crate) fn complete(&self, request: &mut Request<B>) {
+        if request.uri().authority().is_some() {
+            return;
+        }
+        let path = request.uri().path_and_query().cloned();
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(if self.inner.dialer.is_local() { Scheme::HTTP } else { Scheme::HTTPS });
+        parts.authority.clone_from(&self.inner.authority);
+        parts.path_and_query = Some(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
+
+    fn current(&self) -> Option<SendRequest<B>> {
+        let ready = self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.as_ref().filter(|sender| sender.is_ready()).cloned()
+    }
+
+    fn forget(&self) {
+        let mut ready = self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        if ready.as_ref().is_some_and(|sender| !sender.is_ready()) {
+            *ready = None;
+        }
+    }
+
+    async fn sender(&self) -> Result<SendRequest<B>, Status> {
+        if let Some(sender) = self.current() {
+            return Ok(sender);
+        }
+        // One caller dials, the others wait for what it finds.
+        let mut backoff = self.inner.dialing.lock().await;
+        if let Some(sender) = self.current() {
+            return Ok(sender);
+        }
+        if let Some((until, status)) = &backoff.failed
+            && Instant::now() < *until
+        {
+            return Err(status.clone());
+        }
+        match self.inner.dialer.connect(self.inner.cut.clone()).await {
+            Ok(sender) => {
+                *backoff = Backoff::default();
+                *self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender.clone());
+                Ok(sender)
+            }
+            Err(error) => Err(self.failed(&mut backoff, &error)),
+        }
+    }
+
+    fn failed(&self, backoff: &mut Backoff, error: &DialError) -> Status {
+        let status = error.to_status();
+        if !self.inner.dialer.is_local() {
+            backoff.delay = backoff.delay.mul_f32(1.6).clamp(BACKOFF_BASE, BACKOFF_MAX);
+            backoff.failed = Some((Instant::now() + backoff.delay, status.clone()));
+        }
+        status
+    }
+}
+
+impl tower::Service<Request<tonic::body::Body>> for Channel<tonic::body::Body> {
+    type Response = Response<UpstreamBody>;
+    type Error = Status;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Status>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<tonic::body::Body>) -> Self::Future {
+        self.complete(&mut request);
+        let channel = self.clone();
+        Box::pin(async move { channel.send(request).await })
+    }
+}

@@ -1,0 +1,289 @@
+//! Outgoing connections: where to, and what to say when it fails (in the words of Go, which clients match).
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::Body;
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tracing::debug;
+
+use crate::tls::ClientTls;
+use crate::{http2, socket, status};
+
+/// Time for a TCP connection and its TLS handshake.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A host and port to connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Address or name.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// An endpoint.
+    pub fn new(host: impl Into<String>, port: u16) -> Self {
+        Self { host: host.into(), port }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// A connection that could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DialError {
+    /// No TCP connection.
+    #[error("transport: Error while dialing: dial tcp {endpoint}: {}", go_connect(.source))]
+    Tcp {
+        /// Where to.
+        endpoint: Endpoint,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The name has no address.
+    #[error("transport: Error while dialing: dial tcp: lookup {host}: {}", go_text(.source))]
+    Lookup {
+        /// The name.
+        host: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Not in time.
+    #[error("transport: Error while dialing: dial tcp {endpoint}: i/o timeout")]
+    Timeout {
+        /// Where to.
+        endpoint: Endpoint,
+    },
+    /// TLS refused, by either side.
+    #[error("transport: authentication handshake failed: tls: {source}")]
+    Tls {
+        /// Where to.
+        endpoint: Endpoint,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A name that no certificate can carry.
+    #[error("transport: authentication handshake failed: tls: {host:?} is not a valid server name")]
+    ServerName {
+        /// The name.
+        host: String,
+    },
+    /// No Unix connection.
+    #[error("transport: Error while dialing: dial unix {}: {}", .path.display(), go_connect(.source))]
+    Unix {
+        /// The socket.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// HTTP/2 did not begin.
+    #[error("transport: {}", status::chain(.source))]
+    Http2 {
+        /// Why not.
+        source: hyper::Error,
+    },
+    /// There is nowhere to go.
+    #[error("no endpoints given")]
+    NoEndpoints,
+}
+
+impl DialError {
+    /// The status a call ends with.
+    pub fn to_status(&self) -> Status {
+        Status::unavailable(format!("connection error: desc = {:?}", self.to_string()))
+    }
+}
+
+fn go_connect(error: &io::Error) -> String {
+    format!("connect: {}", go_text(error))
+}
+
+/// The text of an error as Go prints it: lower case, without the number.
+fn go_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_ascii_lowercase().to_string() + letters.as_str()).unwrap_or_default()
+}
+
+/// How to reach a server. Cheap to clone.
+#[derive(Clone, Debug)]
+pub enum Dialer {
+    /// A Unix socket.
+    Unix(Arc<PathBuf>),
+    /// TLS to one of several endpoints, each attempt starting at the next one.
+    Tls(Arc<TlsDialer>),
+}
+
+/// The TLS side of [`Dialer`].
+#[derive(Debug)]
+pub struct TlsDialer {
+    endpoints: Vec<Endpoint>,
+    tls: ClientTls,
+    next: AtomicUsize,
+}
+
+impl Dialer {
+    /// Connects to the socket at `path`.
+    pub fn unix(path: impl Into<PathBuf>) -> Self {
+        Dialer::Unix(Arc::new(path.into()))
+    }
+
+    /// Connects to the first of `endpoints` that answers.
+    pub fn tls(endpoints: impl IntoIterator<Item = Endpoint>, tls: ClientTls) -> Self {
+        let endpoints = endpoints.into_iter().collect();
+        Dialer::Tls(Arc::new(TlsDialer { endpoints, tls, next: AtomicUsize::new(0) }))
+    }
+
+    /// Whether failures are cheap and local, so that trying again at once is right.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Dialer::Unix(_))
+    }
+
+    /// The `:authority` of calls without one.
+    pub(crate) fn authority(&self) -> String {
+        match self {
+            Dialer::Unix(_) => "localhost".to_owned(),
+            Dialer::Tls(tls) => tls.endpoints.first().map(Endpoint::to_string).unwrap_or_default(),
+        }
+    }
+
+    /// Connects and starts HTTP/2; the connection lives in a task of its own until it is closed, all
+    /// handles are gone, or `cut`.
+    pub(crate) async fn connect<B>(&self, cut: CancellationToken) -> Result<SendRequest<B>, DialError>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        match self {
+            Dialer::Unix(path) => {
+                let stream = UnixStream::connect(path.as_path())
+                    .await
+                    .map_err(|source| DialError::Unix { path: path.to_path_buf(), source })?;
+                begin(stream, cut).await
+            }
+            Dialer::Tls(tls) => tls.connect(cut).await,
+        }
+    }
+}
+
+impl TlsDialer {
+    async fn connect<B>(&self, cut: CancellationToken) -> Result<SendRequest<B>, DialError>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let mut last = DialError::NoEndpoints;
+        let start = self.next.fetch_add(1, Relaxed);
+        for offset in 0..self.endpoints.len() {
+            let endpoint = &self.endpoints[start.wrapping_add(offset) % self.endpoints.len()];
+            let attempt = async {
+                let stream = connect_tcp(endpoint).await?;
+                begin(connect_tls(endpoint, stream, &self.tls).await?, cut.clone()).await
+            };
+            match timeout(CONNECT_TIMEOUT, attempt).await {
+                Ok(Ok(sender)) => return Ok(sender),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = DialError::Timeout { endpoint: endpoint.clone() },
+            }
+        }
+        Err(last)
+    }
+}
+
+async fn connect_tcp(endpoint: &Endpoint) -> Result<TcpStream, DialError> {
+    let refused = |source| DialError::Tcp { endpoint: endpoint.clone(), source };
+    let stream = match endpoint.host.parse::<IpAddr>() {
+        Ok(address) => TcpStream::connect(SocketAddr::new(address, endpoint.port)).await.map_err(refused)?,
+        Err(_) => {
+            let lookup = lookup_host((endpoint.host.as_str(), endpoint.port)).await;
+            let found: Vec<SocketAddr> =
+                lookup.map_err(|source| DialError::Lookup { host: endpoint.host.clone(), source })?.collect();
+            TcpStream::connect(found.as_slice()).await.map_err(refused)?
+        }
+    };
+    socket::tune(&stream);
+    Ok(stream)
+}
+
+async fn connect_tls(
+    endpoint: &Endpoint,
+    stream: TcpStream,
+    tls: &ClientTls,
+) -> Result<tokio_rustls::client::TlsStream<TcpStream>, DialError> {
+    let name = ServerName::try_from(endpoint.host.clone())
+        .map_err(|_| DialError::ServerName { host: endpoint.host.clone() })?;
+    TlsConnector::from(tls.config())
+        .connect(name, stream)
+        .await
+        .map_err(|source| DialError::Tls { endpoint: endpoint.clone(), source })
+}
+
+async fn begin<T, B>(stream: T, cut: CancellationToken) -> Result<SendRequest<B>, DialError>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (sender, connection) = http2::client()
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|source| DialError::Http2 { source })?;
+    tokio::spawn(async move {
+        tokio::select! {
+            biased;
+            ended = connection => if let Err(error) = ended {
+                debug!(error = %status::chain(&error), "upstream connection ended");
+            },
+            () = cut.cancelled() => {}
+        }
+    });
+    Ok(sender)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_speak_as_go_does() {
+        let error = DialError::Tcp {
+            endpoint: Endpoint::new("10.5.0.9", 50000),
+            source: io::Error::from_raw_os_error(111),
+        };
+        assert_eq!(
+            error.to_status().message(),
+            "connection error: desc = \"transport: Error while dialing: dial tcp 10.5.0.9:50000: connect: connection refused\""
+        );
+        let timeout = DialError::Timeout { endpoint: Endpoint::new("fd00::1", 50000) };
+        assert_eq!(
+            timeout.to_string(),
+            "transport: Error while dialing: dial tcp [fd00::1]:50000: i/o timeout"
+        );
+    }
+}

@@ -1,0 +1,57 @@
+//! The HTTP/2 settings that every hop of the project shares.
+//!
+//! The connection window is much larger than a stream's: the window of a connection comes back only
+//! when its bodies are read, so one stalled stream must not be able to use it up.
+
+use std::time::Duration;
+
+use hyper::client::conn::http2 as client;
+use hyper::server::conn::http2 as server;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+/// Window of one stream.
+pub const STREAM_WINDOW: u32 = 262_144;
+/// Window of one connection: 64 stalled streams fill it.
+pub const CONNECTION_WINDOW: u32 = 16_777_216;
+/// Streams a client may hold open at once on one connection: a thousand watches and room to call.
+pub const STREAMS_MAX: u32 = 4096;
+/// All headers of a request: eight hundred targets in `nodes` still fit.
+const HEADER_LIST_MAX: u32 = 64 * 1024;
+/// A peer that does not answer a ping for this long, once a minute, is gone.
+const PING_INTERVAL: Duration = Duration::from_secs(60);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Resets that a peer may cause before it is cut: rapid resets cost more than they look.
+const RESETS_MAX: usize = 1024;
+
+/// The largest message on any hop.
+pub const MESSAGE_MAX: usize = 32 * 1024 * 1024;
+
+/// A server connection builder.
+pub(crate) fn server() -> server::Builder<TokioExecutor> {
+    let mut builder = server::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEADER_LIST_MAX)
+        .max_local_error_reset_streams(RESETS_MAX)
+        .max_pending_accept_reset_streams(RESETS_MAX)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .auto_date_header(false);
+    builder
+}
+
+/// A client connection builder.
+pub(crate) fn client() -> client::Builder<TokioExecutor> {
+    let mut builder = client::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(HEADER_LIST_MAX)
+        // What a peer is taken to allow before its settings arrive; our servers allow this much.
+        .initial_max_send_streams(STREAMS_MAX as usize);
+    builder
+}

@@ -1,0 +1,263 @@
+//! The gateway: calls pass through as raw frames, to the machine itself, to one node, or to many.
+
+mod fan;
+mod merge;
+mod upstreams;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use http::uri::{Authority, Scheme};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use hyper::body::Incoming;
+use ichor_pki::Role;
+use tonic::Status;
+
+use crate::body::{ReplyBody, RequestBody, Verdict};
+use crate::channel::Channel;
+use crate::dial::{Dialer, Endpoint};
+use crate::peer::PeerIdentity;
+use crate::roles;
+use crate::route::{self, Facts, Route};
+use crate::status;
+use crate::tls::ClientTls;
+
+use upstreams::Upstreams;
+
+/// The port of the node API.
+pub const API_PORT: u16 = 50000;
+
+/// What the connections of a gateway share.
+pub struct Proxy {
+    local: Dialer,
+    port: u16,
+    facts: ArcSwap<Facts>,
+    remote: ArcSwapOption<Upstreams>,
+}
+
+impl Proxy {
+    /// A gateway in front of `local`. It forwards to other nodes, at `port`, once it has a certificate.
+    pub fn new(local: Dialer, port: u16) -> Arc<Self> {
+        Arc::new(Self {
+            local,
+            port,
+            facts: ArcSwap::from_pointee(Facts::default()),
+            remote: ArcSwapOption::empty(),
+        })
+    }
+
+    /// Replaces what the node knows of itself.
+    pub fn set_facts(&self, facts: Facts) {
+        self.facts.store(Arc::new(facts));
+    }
+
+    /// Replaces the identity that calls are forwarded with; none stops forwarding.
+    ///
+    /// Connections made with the old one take no new calls and are closed once idle.
+    pub fn set_identity(&self, identity: Option<ClientTls>) {
+        let fresh = identity.map(|tls| Arc::new(Upstreams::new(tls, self.port)));
+        if let Some(old) = self.remote.swap(fresh) {
+            old.retire();
+        }
+    }
+
+    /// Closes connections between nodes that nobody has used for a while. Call it now and then.
+    pub fn sweep(&self) {
+        if let Some(remote) = &*self.remote.load() {
+            remote.sweep();
+        }
+    }
+
+    /// The side of one client connection.
+    pub fn connection(self: &Arc<Self>, peer: &PeerIdentity) -> Arc<ProxyConnection> {
+        Arc::new(ProxyConnection {
+            proxy: self.clone(),
+            own: roles::header_values(&peer.roles),
+            impersonates: peer.roles.contains(Role::Impersonator),
+            // On a Unix socket the roles are those of the metadata.
+            is_local: peer.credentials.is_some() || peer.address.is_none(),
+            machine: Channel::new(self.local.clone()),
+        })
+    }
+}
+
+/// The gateway as one client connection sees it.
+///
+/// Each has its own connection to the machine, so that a client that reads nothing stalls only itself.
+pub struct ProxyConnection {
+    proxy: Arc<Proxy>,
+    own: Vec<HeaderValue>,
+    impersonates: bool,
+    is_local: bool,
+    machine: Channel<RequestBody>,
+}
+
+impl ProxyConnection {
+    /// Connects to the machine ahead of the first call. A failure shows when a call is made.
+    pub async fn warm(self: Arc<Self>) {
+        let _ = self.machine.connect().await;
+    }
+
+    /// Answers one call.
+    pub async fn handle(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<ReplyBody>, Infallible> {
+        if let Some(refusal) = not_a_call(&request) {
+            return Ok(refusal);
+        }
+        self.set_roles(request.headers_mut());
+        let answer = match self.decide(&request) {
+            Route::Local => pass(&self.machine, request).await,
+            Route::One(target) => Box::pin(self.forward(target, request)).await,
+            Route::Many(targets) => Box::pin(self.fan_out(targets, request)).await,
+            Route::Refused(status) => Err(status),
+        };
+        Ok(answer.unwrap_or_else(status::trailers_only))
+    }
+
+    fn decide(&self, request: &Request<Incoming>) -> Route {
+        let headers = request.headers();
+        // Most calls name no target at all.
+        if !headers.contains_key(route::NODE) && !headers.contains_key(route::NODES) {
+            return Route::Local;
+        }
+        let forwards = self.proxy.remote.load().is_some();
+        route::route(request.uri().path(), headers, forwards, &self.proxy.facts.load())
+    }
+
+    fn set_roles(&self, headers: &mut HeaderMap) {
+        if self.is_local || (self.impersonates && headers.contains_key(roles::ROLE)) {
+            return;
+        }
+        roles::write(headers, &self.own);
+    }
+
+    fn upstreams(&self) -> Result<Arc<Upstreams>, Status> {
+        let remote = self.proxy.remote.load_full();
+        remote.ok_or_else(|| Status::permission_denied("no request forwarding"))
+    }
+
+    async fn forward(
+        &self,
+        target: String,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<ReplyBody>, Status> {
+        let upstream = self.upstreams()?.get(&target)?;
+        let from = proxied_from(request.uri());
+        strip(request.headers_mut(), from);
+        *request.uri_mut() = upstream.uri(request.uri())?;
+        let answer = pass(&upstream.channel, request).await?;
+        Ok(upstream.hold(answer))
+    }
+
+    async fn fan_out(
+        &self,
+        targets: Vec<String>,
+        request: Request<Incoming>,
+    ) -> Result<Response<ReplyBody>, Status> {
+        let upstreams = self.upstreams()?;
+        fan::call(&upstreams, targets, request).await
+    }
+}
+
+/// Passes a call on as it is.
+async fn pass(
+    channel: &Channel<RequestBody>,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, Status> {
+    let verdict = Verdict::default();
+    let request = request.map(|incoming| RequestBody::passed(incoming, verdict.clone()));
+    match channel.send(request).await {
+        Ok(response) => Ok(response.map(ReplyBody::Upstream)),
+        // A body that was stopped for its own fault says more than the reset it caused.
+        Err(broken) => Err(verdict.get().cloned().unwrap_or(broken)),
+    }
+}
+
+/// Answers what is HTTP/2 but no gRPC call.
+fn not_a_call(request: &Request<Incoming>) -> Option<Response<ReplyBody>> {
+    if request.method() != Method::POST {
+        let text = format!(
+            "Received a HEADERS frame with :method {:?} which should be POST",
+            request.method().as_str()
+        );
+        return Some(status::not_grpc(StatusCode::METHOD_NOT_ALLOWED, Status::internal(text)));
+    }
+    let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    if let Some(rest) = kind.strip_prefix(b"application/grpc")
+        && matches!(rest.first(), None | Some(b'+' | b';'))
+    {
+        return None;
+    }
+    let text = format!("invalid gRPC request content-type {:?}", String::from_utf8_lossy(kind));
+    Some(status::not_grpc(StatusCode::UNSUPPORTED_MEDIA_TYPE, Status::invalid_argument(text)))
+}
+
+/// What `proxyfrom` says: the authority the client called.
+fn proxied_from(uri: &Uri) -> HeaderValue {
+    let authority = uri.authority().map(Authority::as_str).filter(|text| !text.is_empty());
+    authority
+        .and_then(|text| HeaderValue::from_str(text).ok())
+        .unwrap_or_else(|| HeaderValue::from_static("unknown"))
+}
+
+/// Makes the metadata of a forwarded call: no targets, and the mark that stops loops.
+fn strip(headers: &mut HeaderMap, from: HeaderValue) {
+    headers.remove(route::NODE);
+    headers.remove(route::NODES);
+    headers.insert(route::PROXY_FROM, from);
+}
+
+/// The time a client grants a call, from its `grpc-timeout`.
+fn deadline(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    // The protocol allows eight digits.
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+/// The whole URI of a call to `endpoint`.
+fn uri_for(endpoint: &Endpoint, path: &Uri) -> Result<Uri, Status> {
+    let mut parts = http::uri::Parts::default();
+    parts.scheme = Some(Scheme::HTTPS);
+    let authority = Authority::try_from(endpoint.to_string());
+    parts.authority =
+        Some(authority.map_err(|_| Status::internal(format!("invalid target {:?}", endpoint.host)))?);
+    parts.path_and_query = path.path_and_query().cloned();
+    Uri::from_parts(parts).map_err(|_| Status::internal("malformed method name"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_read_in_every_unit() {
+        let read = |text: &str| {
+            let mut map = HeaderMap::new();
+            map.insert("grpc-timeout", HeaderValue::from_str(text).unwrap());
+            deadline(&map)
+        };
+        assert_eq!(read("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(read("99999999m"), Some(Duration::from_millis(99_999_999)));
+        assert_eq!(read("5n"), Some(Duration::from_nanos(5)));
+        for bad in ["", "m", "5", "5x", "123456789m", "-5m", "5\u{20}m"] {
+            assert_eq!(read(bad), None, "{bad:?}");
+        }
+    }
+}

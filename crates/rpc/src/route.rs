@@ -1,0 +1,259 @@
+//! Where a call goes: a pure decision over its path, its metadata and what the node knows of itself.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName};
+use tonic::Status;
+
+pub(crate) const NODE: HeaderName = HeaderName::from_static("node");
+pub(crate) const NODES: HeaderName = HeaderName::from_static("nodes");
+pub(crate) const PROXY_FROM: HeaderName = HeaderName::from_static("proxyfrom");
+
+/// Methods whose replies are streams; all others reply once.
+const STREAMED: &[&str] = &[
+    "/cluster.ClusterService/HealthCheck",
+    "/machine.MachineService/Copy",
+    "/machine.MachineService/DiskUsage",
+    "/machine.MachineService/Dmesg",
+    "/machine.MachineService/EtcdSnapshot",
+    "/machine.MachineService/Events",
+    "/machine.MachineService/ImageList",
+    "/machine.MachineService/Kubeconfig",
+    "/machine.MachineService/List",
+    "/machine.MachineService/Logs",
+    "/machine.MachineService/PacketCapture",
+    "/machine.MachineService/Read",
+    "/os.OSService/Dmesg",
+];
+
+/// Whether the replies of several nodes are interleaved (and not merged into one).
+pub fn is_streamed(path: &str) -> bool {
+    path.ends_with("Stream") || STREAMED.binary_search(&path).is_ok()
+}
+
+/// What a node knows of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    names: BTreeSet<String>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+impl Facts {
+    /// Facts from addresses and names (host name, FQDN); empty names do not count.
+    pub fn new<T: Into<String>>(
+        addresses: impl IntoIterator<Item = IpAddr>,
+        names: impl IntoIterator<Item = T>,
+    ) -> Self {
+        Self {
+            names: names.into_iter().map(Into::into).filter(|name| !name.is_empty()).collect(),
+            addresses: addresses.into_iter().map(|address| address.to_canonical()).collect(),
+        }
+    }
+
+    fn is_self(&self, target: &str) -> bool {
+        match target.parse::<IpAddr>() {
+            Ok(address) => self.addresses.contains(&address.to_canonical()),
+            Err(_) => self.names.contains(target),
+        }
+    }
+}
+
+/// Where a call goes.
+#[derive(Debug)]
+pub enum Route {
+    /// To the machine itself.
+    Local,
+    /// To one other node, or to this one by its address.
+    One(String),
+    /// To each of these.
+    Many(Vec<String>),
+    /// Nowhere.
+    Refused(Status),
+}
+
+/// Decides. `forwards` says whether the node has a certificate to forward with.
+pub fn route(path: &str, headers: &HeaderMap, forwards: bool, facts: &Facts) -> Route {
+    if headers.contains_key(PROXY_FROM) {
+        return Route::Local;
+    }
+    let mut node = match values(headers, &NODE).as_slice() {
+        [] => None,
+        [one] => Some(one.clone()),
+        _ => return Route::Refused(Status::invalid_argument("node metadata must be single-valued")),
+    };
+    let mut nodes = Some(values(headers, &NODES)).filter(|found| !found.is_empty());
+    if !forwards {
+        node = node.filter(|target| !facts.is_self(target));
+        nodes = nodes.filter(|targets| !matches!(targets.as_slice(), [one] if facts.is_self(one)));
+    }
+    let forbidden = || Route::Refused(Status::permission_denied("no request forwarding"));
+    match (nodes, node) {
+        (Some(_), _) if path.starts_with("/cosi.") => {
+            Route::Refused(Status::invalid_argument("one-2-many proxying is not supported for COSI methods"))
+        }
+        (Some(_), _) | (None, Some(_)) if !forwards => forbidden(),
+        (Some(targets), _) => match targets.iter().find(|target| !is_target(target)) {
+            Some(bad) => Route::Refused(invalid(bad)),
+            None => Route::Many(targets),
+        },
+        (None, Some(target)) if is_target(&target) => Route::One(target),
+        (None, Some(target)) => Route::Refused(invalid(&target)),
+        (None, None) => Route::Local,
+    }
+}
+
+fn invalid(target: &str) -> Status {
+    Status::internal(format!("invalid target {target:?}"))
+}
+
+fn values(headers: &HeaderMap, key: &HeaderName) -> Vec<String> {
+    // Bytes that are no text make a name that nothing matches, and the refusal shows it.
+    headers.get_all(key).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+}
+
+/// An address or a name, without a port.
+fn is_target(target: &str) -> bool {
+    !target.is_empty()
+        && (target.parse::<IpAddr>().is_ok() || !target.contains([':', '[', ']', '/', ' ', '@']))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use http::HeaderValue;
+
+    use super::*;
+
+    const VERSION: &str = "/machine.MachineService/Version";
+    const COSI: &str = "/cosi.resource.State/List";
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (key, value) in pairs {
+            map.append(*key, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    fn facts() -> Facts {
+        Facts::new(
+            ["10.5.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+            ["worker-1", "worker-1.example", ""],
+        )
+    }
+
+    fn show(route: Route) -> String {
+        match route {
+            Route::Refused(status) => format!("{:?}: {}", status.code(), status.message()),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn check(path: &str, forwards: bool, pairs: &[(&'static str, &'static str)], expect: Expect) {
+        expect.assert_eq(&show(route(path, &headers(pairs), forwards, &facts())));
+    }
+
+    #[test]
+    fn without_metadata_a_call_is_local() {
+        check(VERSION, true, &[], expect!["Local"]);
+        check(VERSION, false, &[], expect!["Local"]);
+    }
+
+    #[test]
+    fn a_forwarded_call_stays_whatever_it_names() {
+        check(
+            VERSION,
+            true,
+            &[("proxyfrom", "a"), ("nodes", "b"), ("node", "c"), ("node", "d")],
+            expect!["Local"],
+        );
+    }
+
+    #[test]
+    fn node_must_be_single() {
+        check(
+            VERSION,
+            true,
+            &[("node", "a"), ("node", "b")],
+            expect!["InvalidArgument: node metadata must be single-valued"],
+        );
+    }
+
+    #[test]
+    fn a_control_plane_goes_out_even_to_itself() {
+        check(VERSION, true, &[("node", "10.5.0.2")], expect![[r#"One("10.5.0.2")"#]]);
+        check(VERSION, true, &[("nodes", "10.5.0.2")], expect![[r#"Many(["10.5.0.2"])"#]]);
+    }
+
+    #[test]
+    fn nodes_win_over_node() {
+        check(
+            VERSION,
+            true,
+            &[("node", "c"), ("nodes", "a"), ("nodes", "b")],
+            expect![[r#"Many(["a", "b"])"#]],
+        );
+    }
+
+    #[test]
+    fn resources_have_no_many() {
+        let refused = "InvalidArgument: one-2-many proxying is not supported for COSI methods";
+        for forwards in [true, false] {
+            for nodes in [&[("nodes", "a"), ("nodes", "b")][..], &[("nodes", "a")]] {
+                let found = show(route(COSI, &headers(nodes), forwards, &facts()));
+                assert_eq!(found, refused);
+            }
+        }
+        check(COSI, true, &[("node", "a")], expect![[r#"One("a")"#]]);
+    }
+
+    #[test]
+    fn a_worker_serves_itself_and_nobody_else() {
+        let refused = "PermissionDenied: no request forwarding";
+        for own in ["10.5.0.2", "fd00::2", "fd00:0::2", "::ffff:10.5.0.2", "worker-1", "worker-1.example"] {
+            for key in ["node", "nodes"] {
+                assert_eq!(
+                    show(route(VERSION, &headers(&[(key, own)]), false, &facts())),
+                    "Local",
+                    "{key} {own}"
+                );
+            }
+        }
+        for other in ["10.5.0.3", "worker-2", ""] {
+            for key in ["node", "nodes"] {
+                assert_eq!(
+                    show(route(VERSION, &headers(&[(key, other)]), false, &facts())),
+                    refused,
+                    "{key} {other}"
+                );
+            }
+        }
+        let two = [("nodes", "10.5.0.2"), ("nodes", "worker-1")];
+        assert_eq!(show(route(VERSION, &headers(&two), false, &facts())), refused);
+        check(COSI, false, &[("nodes", "10.5.0.2")], expect!["Local"]);
+    }
+
+    #[test]
+    fn targets_carry_no_port() {
+        check(VERSION, true, &[("node", "")], expect![[r#"Internal: invalid target """#]]);
+        check(VERSION, true, &[("node", "a:50000")], expect![[r#"Internal: invalid target "a:50000""#]]);
+        check(
+            VERSION,
+            true,
+            &[("nodes", "a"), ("nodes", "[::1]:1")],
+            expect![[r#"Internal: invalid target "[::1]:1""#]],
+        );
+        check(VERSION, true, &[("node", "fd00::3")], expect![[r#"One("fd00::3")"#]]);
+    }
+
+    #[test]
+    fn streams_are_known_by_their_path() {
+        assert!(STREAMED.is_sorted());
+        assert!(is_streamed("/machine.MachineService/Logs"));
+        assert!(is_streamed("/some.New/ThingStream"));
+        assert!(!is_streamed("/machine.MachineService/EtcdRecover"));
+        assert!(!is_streamed(VERSION));
+    }
+}

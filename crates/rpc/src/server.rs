@@ -1,0 +1,314 @@
+//! Servers: accept, identify, speak HTTP/2, with a bound on everything a peer can hold.
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::rt::{Read, Write};
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use crate::activity::{Activity, Counted, Observed};
+use crate::peer::{PeerCredentials, PeerIdentity};
+use crate::{http2, socket};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Bounds of a server.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Established connections; more wait in the kernel's queue. About 80 KiB each.
+    pub connections: usize,
+    /// Handshakes under way: peers that are nobody yet.
+    pub handshakes: usize,
+    /// Time for the TLS handshake.
+    pub handshake: Duration,
+    /// Time until the first HTTP/2 bytes.
+    pub preface: Duration,
+    /// Time without any call after which a connection is closed (and at most twice that).
+    pub idle: Duration,
+    /// Time that running calls get when the server stops.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            handshakes: 256,
+            handshake: Duration::from_secs(10),
+            preface: Duration::from_secs(10),
+            idle: Duration::from_secs(30 * 60),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Serves TLS connections until `stop`; `make` builds the service of each connection.
+pub async fn serve_tls<M, S, B>(
+    listener: TcpListener,
+    config: Arc<ServerConfig>,
+    limits: Limits,
+    stop: CancellationToken,
+    make: M,
+) where
+    M: Fn(Arc<PeerIdentity>) -> S + Send + Sync + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    let acceptor = TlsAcceptor::from(config);
+    let hall = Hall::new(limits, stop);
+    let make = Arc::new(make);
+    while let Some((stream, permit)) = hall.accept(|| accept_tcp(&listener)).await {
+        let (acceptor, hall, make) = (acceptor.clone(), hall.clone(), make.clone());
+        let tasks = hall.tasks.clone();
+        tasks.spawn(async move {
+            let (stream, address) = stream;
+            socket::tune(&stream);
+            let handshake = timeout(hall.limits.handshake, acceptor.accept(stream));
+            let tls = match handshake.await {
+                Ok(Ok(tls)) => tls,
+                Ok(Err(error)) => return debug!(%address, %error, "TLS handshake refused"),
+                Err(_) => return debug!(%address, "TLS handshake timed out"),
+            };
+            drop(permit);
+            let peer = PeerIdentity::tcp(address, tls.get_ref().1.peer_certificates());
+            hall.serve(TokioIo::new(tls), make(Arc::new(peer))).await;
+        });
+    }
+    hall.drain().await;
+}
+
+/// Serves connections of a Unix socket until `stop`; `make` builds the service of each connection.
+pub async fn serve_unix<M, S, B>(listener: UnixListener, limits: Limits, stop: CancellationToken, make: M)
+where
+    M: Fn(Arc<PeerIdentity>) -> S + Send + Sync + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    let hall = Hall::new(limits, stop);
+    while let Some((stream, permit)) = hall.accept(|| accept_unix(&listener)).await {
+        drop(permit);
+        let credentials = stream.peer_cred().ok().map(|found| PeerCredentials {
+            uid: found.uid(),
+            gid: found.gid(),
+            pid: found.pid(),
+        });
+        let service = make(Arc::new(PeerIdentity::unix(credentials)));
+        let running = hall.clone();
+        hall.tasks.spawn(async move { running.serve(TokioIo::new(stream), service).await });
+    }
+    hall.drain().await;
+}
+
+async fn accept_tcp(listener: &TcpListener) -> io::Result<(TcpStream, std::net::SocketAddr)> {
+    listener.accept().await
+}
+
+async fn accept_unix(listener: &UnixListener) -> io::Result<UnixStream> {
+    listener.accept().await.map(|(stream, _)| stream)
+}
+
+/// A tower service (tonic's routes, layers around them) as the service of one connection.
+///
+/// Every request carries the peer as `Arc<PeerIdentity>` in its extensions.
+pub struct Grpc<S> {
+    service: TowerToHyperService<S>,
+    peer: Arc<PeerIdentity>,
+}
+
+impl<S> Grpc<S> {
+    /// Wraps `service` for one connection.
+    pub fn new(service: S, peer: Arc<PeerIdentity>) -> Self {
+        Self { service: TowerToHyperService::new(service), peer }
+    }
+}
+
+impl<S> Service<Request<Incoming>> for Grpc<S>
+where
+    TowerToHyperService<S>: Service<Request<Incoming>>,
+{
+    type Response = <TowerToHyperService<S> as Service<Request<Incoming>>>::Response;
+    type Error = <TowerToHyperService<S> as Service<Request<Incoming>>>::Error;
+    type Future = <TowerToHyperService<S> as Service<Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(self.peer.clone());
+        self.service.call(request)
+    }
+}
+
+/// What the connections of one server share.
+#[derive(Clone)]
+struct Hall {
+    limits: Limits,
+    connections: Arc<Semaphore>,
+    handshakes: Arc<Semaphore>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Hall {
+    fn new(limits: Limits, stop: CancellationToken) -> Self {
+        Self {
+            connections: Arc::new(Semaphore::new(limits.connections)),
+            handshakes: Arc::new(Semaphore::new(limits.handshakes)),
+            limits,
+            stop,
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    /// The next connection with its place among the handshakes; none once the server stops.
+    async fn accept<T, F, A>(&self, next: F) -> Option<(T, OwnedSemaphorePermit)>
+    where
+        F: Fn() -> A,
+        A: Future<Output = io::Result<T>>,
+    {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return None,
+                found = self.accept_one(&next) => if found.is_some() { return found },
+            }
+        }
+    }
+
+    async fn accept_one<T, F, A>(&self, next: &F) -> Option<(T, OwnedSemaphorePermit)>
+    where
+        F: Fn() -> A,
+        A: Future<Output = io::Result<T>>,
+    {
+        // Never closed, so it never fails.
+        let permit = self.handshakes.clone().acquire_owned().await.ok()?;
+        match next().await {
+            Ok(stream) => Some((stream, permit)),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => None,
+            Err(error) => {
+                // Out of descriptors or memory: waiting is all that helps.
+                warn!(%error, "connection not accepted");
+                sleep(Duration::from_millis(100)).await;
+                None
+            }
+        }
+    }
+
+    /// Runs one connection to its end.
+    async fn serve<I, S, B>(&self, io: I, service: S)
+    where
+        I: Read + Write + Unpin + Send + 'static,
+        S: Service<Request<Incoming>, Response = Response<B>>,
+        S::Future: Send + 'static,
+        S::Error: Into<BoxError>,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let Ok(Ok(_place)) = timeout(self.limits.handshake, self.connections.acquire()).await else {
+            return warn!("connection refused: too many are open");
+        };
+        let activity = Arc::new(Activity::default());
+        let calls = activity.clone();
+        let counted = service_fn(move |request| {
+            let call = calls.enter();
+            let answer = service.call(request);
+            async move { answer.await.map(|response| response.map(|body| Counted::new(body, call))) }
+        });
+        let io = Observed::new(io, activity.clone());
+        let connection = pin!(http2::server().serve_connection(io, counted));
+        self.run(connection, &activity).await;
+    }
+
+    async fn run<C>(&self, mut connection: Pin<&mut C>, activity: &Activity)
+    where
+        C: Future<Output = hyper::Result<()>> + GracefulShutdown,
+    {
+        let end = tokio::select! {
+            biased;
+            result = connection.as_mut() => End::Closed(result),
+            () = self.stop.cancelled() => End::Drain,
+            end = self.watch(activity) => end,
+        };
+        match end {
+            End::Closed(Ok(())) => {}
+            End::Closed(Err(error)) => debug!(error = %crate::status::chain(&error), "connection ended"),
+            End::Silent => debug!("connection dropped: it never spoke HTTP/2"),
+            End::Drain => {
+                connection.as_mut().graceful_shutdown();
+                // What has not ended by then is cut.
+                let _ = timeout(self.limits.drain, connection).await;
+            }
+        }
+    }
+
+    /// Resolves when the connection has been of no use for too long.
+    async fn watch(&self, activity: &Activity) -> End {
+        sleep(self.limits.preface).await;
+        if !activity.has_spoken() {
+            return End::Silent;
+        }
+        let mut before = activity.calls();
+        loop {
+            sleep(self.limits.idle).await;
+            let now = activity.calls();
+            if activity.is_quiet() && now == before {
+                return End::Drain;
+            }
+            before = now;
+        }
+    }
+
+    /// Waits for the connections to drain.
+    async fn drain(&self) {
+        self.tasks.close();
+        let slack = self.limits.drain + Duration::from_secs(1);
+        if timeout(slack, self.tasks.wait()).await.is_err() {
+            warn!(connections = self.tasks.len(), "server stopped before its connections");
+        }
+    }
+}
+
+enum End {
+    Closed(hyper::Result<()>),
+    Silent,
+    Drain,
+}
+
+/// Connections that can finish their calls and take no new ones.
+trait GracefulShutdown {
+    fn graceful_shutdown(self: Pin<&mut Self>);
+}
+
+impl<I, S, B, E> GracefulShutdown for hyper::server::conn::http2::Connection<I, S, E>
+where
+    S: hyper::service::HttpService<Incoming, ResBody = B>,
+    S::Error: Into<BoxError>,
+    I: Read + Write + Unpin,
+    B: Body + 'static,
+    B::Error: Into<BoxError>,
+    E: hyper::rt::bounds::Http2ServerConnExec<S::Future, B>,
+{
+    fn graceful_shutdown(self: Pin<&mut Self>) {
+        hyper::server::conn::http2::Connection::graceful_shutdown(self);
+    }
+}

@@ -1,5 +1,6 @@
 //! Chores of the project: `cargo xtask <chore>`.
 
+mod image;
 mod initramfs;
 mod tidy;
 
@@ -9,6 +10,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask <chore>
 
 chores:
+  image      build build/rootfs.squashfs, the root image of a node
   initramfs  build build/vm/initramfs.cpio for a virtual machine
   tidy       check layering, module docs, file length, banned imports and words
 ";
@@ -16,6 +18,7 @@ chores:
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
+        Some("image") => image::run(&root(), &args[1..]),
         Some("initramfs") => initramfs::run(&root()),
         Some("tidy") => tidy::run(&root()),
         _ => {

@@ -1,0 +1,271 @@
+//! The root image: a read-only squashfs with the node program and the directories a node expects.
+//!
+//! The same input gives the same bytes: owners and times are fixed and entries come in a fixed order.
+
+use std::fs;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use backhand::compression::Compressor;
+use backhand::{FilesystemCompressor, FilesystemWriter, NodeHeader};
+
+/// Names the one program answers to.
+const PROGRAMS: &[&str] = &["apid", "init", "machined", "poweroff", "reboot", "shutdown", "trustd"];
+
+/// Directories, parents first. Most are places to mount on.
+const DIRECTORIES: &[&str] = &[
+    ".extra",
+    "boot",
+    "boot/EFI",
+    "dev",
+    "etc",
+    "etc/cni",
+    "etc/cni/net.d",
+    "etc/containerd",
+    "etc/cri",
+    "etc/cri/conf.d",
+    "etc/cri/conf.d/hosts",
+    "etc/iscsi",
+    "etc/kubernetes",
+    "etc/kubernetes/manifests",
+    "etc/lvm",
+    "etc/nvme",
+    "etc/selinux",
+    "etc/selinux/targeted",
+    "etc/selinux/targeted/contexts",
+    "etc/selinux/targeted/contexts/files",
+    "etc/ssl",
+    "etc/ssl/certs",
+    "mnt",
+    "opt",
+    "opt/cni",
+    "opt/cni/bin",
+    "opt/containerd",
+    "opt/containerd/bin",
+    "opt/containerd/lib",
+    "proc",
+    "root",
+    "run",
+    "sys",
+    "system",
+    "tmp",
+    "usr",
+    "usr/bin",
+    "usr/etc",
+    "usr/lib",
+    "usr/lib/firmware",
+    "usr/lib/modules",
+    "usr/lib/udev",
+    "usr/libexec",
+    "usr/libexec/kubernetes",
+    "usr/local",
+    "usr/local/bin",
+    "usr/local/etc",
+    "usr/local/lib",
+    "usr/local/lib/kubelet",
+    "usr/local/lib/kubelet/credentialproviders",
+    "usr/local/sbin",
+    "usr/local/share",
+    "usr/share",
+    "var",
+];
+
+/// Empty files to bind the real ones on.
+const BIND_TARGETS: &[&str] = &[
+    "etc/cri/conf.d/01-registries.part",
+    "etc/cri/conf.d/20-customization.part",
+    "etc/cri/conf.d/base-spec.json",
+    "etc/cri/conf.d/cri.toml",
+    "etc/extensions.yaml",
+    "etc/hostname",
+    "etc/hosts",
+    "etc/iscsi/initiatorname.iscsi",
+    "etc/machine-id",
+    "etc/nvme/hostid",
+    "etc/nvme/hostnqn",
+    "etc/resolv.conf",
+    "etc/selinux/targeted/contexts/files/file_contexts",
+    "etc/ssl/certs/ca-certificates.crt",
+];
+
+const LINKS: &[(&str, &str)] = &[
+    ("bin", "usr/bin"),
+    ("etc/ca-certificates", "ssl"),
+    ("etc/localtime", "/usr/share/zoneinfo/UTC"),
+    ("etc/mtab", "/proc/self/mounts"),
+    ("etc/pki", "ssl"),
+    ("lib", "usr/lib"),
+    ("lib64", "usr/lib"),
+    ("sbin", "usr/bin"),
+    ("usr/lib64", "lib"),
+    ("usr/local/share/ca-certificates", "/etc/ssl"),
+    ("usr/sbin", "bin"),
+    ("usr/share/ca-certificates", "/etc/ssl"),
+];
+
+/// Files with content. Users are those that services run as; nobody can log in.
+const FILES: &[(&str, &str)] = &[
+    ("etc/group", "root:x:0:\ntty:x:5:\napid:x:50:\ntrustd:x:51:\netcd:x:60:\nnogroup:x:65534:\n"),
+    ("etc/nfsmount.conf", "[ NFSMount_Global_Options ]\nnolock=true\n"),
+    ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+    (
+        "etc/passwd",
+        "root:x:0:0:root:/:/nologin\napid:x:50:50:apid:/:/nologin\ntrustd:x:51:51:trustd:/:/nologin\n\
+         etcd:x:60:60:etcd:/:/nologin\nnobody:x:65534:65534:nobody:/:/nologin\n",
+    ),
+    (
+        "etc/ssl/certs/ca-certificates",
+        "# No certificate authority is trusted by default. Put a bundle here when the image is built:\n\
+         # cargo xtask image --ca-bundle FILE\n",
+    ),
+];
+
+/// What goes into an image, and where it comes out.
+struct Options {
+    binary: PathBuf,
+    ca_bundle: Option<PathBuf>,
+    out: PathBuf,
+}
+
+/// Builds `build/rootfs.squashfs` from `build/ichor`; `--binary`, `--ca-bundle` and `--out` say otherwise.
+pub fn run(root: &Path, args: &[String]) -> Result<()> {
+    let options = parse(root, args)?;
+    let binary = read(&options.binary).context("build the node first: `make build` does both")?;
+    let bundle = options.ca_bundle.as_deref().map(read).transpose()?;
+    let image = build(&binary, bundle.as_deref())?;
+    if let Some(dir) = options.out.parent() {
+        fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+    }
+    // A running machine keeps the old image, so it is replaced and never written into.
+    let part = options.out.with_extension("part");
+    fs::write(&part, image).with_context(|| format!("write {}", part.display()))?;
+    fs::rename(&part, &options.out).with_context(|| format!("write {}", options.out.display()))?;
+    Ok(())
+}
+
+fn parse(root: &Path, args: &[String]) -> Result<Options> {
+    let mut options = Options {
+        binary: root.join("build/ichor"),
+        ca_bundle: None,
+        out: root.join("build/rootfs.squashfs"),
+    };
+    let mut args = args.iter();
+    while let Some(flag) = args.next() {
+        let value = args.next().with_context(|| format!("{flag} needs a path"))?;
+        match flag.as_str() {
+            "--binary" => options.binary = value.into(),
+            "--ca-bundle" => options.ca_bundle = Some(value.into()),
+            "--out" => options.out = value.into(),
+            other => bail!("unknown option {other}; there are --binary, --ca-bundle and --out"),
+        }
+    }
+    Ok(options)
+}
+
+/// The bytes of the image.
+fn build(binary: &[u8], ca_bundle: Option<&[u8]>) -> Result<Vec<u8>> {
+    let mut image = FilesystemWriter::default();
+    image.set_compressor(FilesystemCompressor::new(Compressor::Zstd, None)?);
+    image.set_time(0);
+    image.set_root_mode(0o755);
+    image.set_only_root_id();
+
+    let header = |mode: u16| NodeHeader::new(mode, 0, 0, 0);
+    for path in DIRECTORIES {
+        image.push_dir(path, header(0o755)).with_context(|| format!("directory {path}"))?;
+    }
+    for path in BIND_TARGETS {
+        image.push_file(Cursor::new(Vec::new()), path, header(0o644))?;
+    }
+    for (path, text) in FILES {
+        let bytes = match (ca_bundle, *path) {
+            (Some(bundle), "etc/ssl/certs/ca-certificates") => bundle.to_vec(),
+            _ => text.as_bytes().to_vec(),
+        };
+        image.push_file(Cursor::new(bytes), path, header(0o644))?;
+    }
+    let release = os_release(env!("CARGO_PKG_VERSION"));
+    image.push_file(Cursor::new(release.into_bytes()), "etc/os-release", header(0o644))?;
+    for (path, target) in LINKS {
+        image.push_symlink(target, path, header(0o777))?;
+    }
+    image.push_file(Cursor::new(binary.to_vec()), "usr/bin/ichor", header(0o755))?;
+    for name in PROGRAMS {
+        image.push_symlink("ichor", format!("usr/bin/{name}"), header(0o777))?;
+    }
+
+    let mut out = Cursor::new(Vec::new());
+    image.write(&mut out)?;
+    Ok(out.into_inner())
+}
+
+fn os_release(version: &str) -> String {
+    format!(
+        "NAME=\"Ichor\"\nID=ichor\nID_LIKE=talos\nVERSION_ID=v{version}\nPRETTY_NAME=\"Ichor (v{version})\"\n\
+         VENDOR_NAME=\"Ichor\"\n"
+    )
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufReader, Read};
+
+    use backhand::{FilesystemReader, InnerNode};
+
+    use super::*;
+
+    fn tree(image: Vec<u8>) -> Vec<String> {
+        let reader = FilesystemReader::from_reader(BufReader::new(Cursor::new(image))).unwrap();
+        let mut lines = Vec::new();
+        for node in reader.files() {
+            let path = node.fullpath.display();
+            lines.push(match &node.inner {
+                InnerNode::File(file) => {
+                    let mut bytes = Vec::new();
+                    reader.file(file).reader().read_to_end(&mut bytes).unwrap();
+                    format!("{path} {:o} {} bytes", node.header.permissions, bytes.len())
+                }
+                InnerNode::Symlink(link) => format!("{path} -> {}", link.link.display()),
+                InnerNode::Dir(_) => format!("{path}/"),
+                _ => format!("{path} ?"),
+            });
+        }
+        lines
+    }
+
+    #[test]
+    fn the_node_program_is_there_under_all_its_names() {
+        let lines = tree(build(b"the program", None).unwrap());
+        assert!(lines.contains(&"/usr/bin/ichor 755 11 bytes".to_owned()), "{lines:#?}");
+        for name in PROGRAMS {
+            assert!(lines.contains(&format!("/usr/bin/{name} -> ichor")), "{name}");
+        }
+        assert!(lines.contains(&"/sbin -> usr/bin".to_owned()));
+        for place in ["/dev/", "/proc/", "/sys/", "/run/", "/system/", "/tmp/", "/var/"] {
+            assert!(lines.contains(&place.to_owned()), "{place}");
+        }
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_image() {
+        assert_eq!(build(b"x", None).unwrap(), build(b"x", None).unwrap());
+        assert_ne!(build(b"x", None).unwrap(), build(b"y", None).unwrap());
+    }
+
+    #[test]
+    fn a_given_bundle_replaces_the_placeholder() {
+        let lines = tree(build(b"x", Some(b"bundle")).unwrap());
+        assert!(lines.contains(&"/etc/ssl/certs/ca-certificates 644 6 bytes".to_owned()));
+    }
+
+    #[test]
+    fn an_unknown_option_is_named() {
+        let error = parse(Path::new("/"), &["--nope".to_owned(), "x".to_owned()]).err().unwrap();
+        assert_eq!(error.to_string(), "unknown option --nope; there are --binary, --ca-bundle and --out");
+    }
+}

@@ -1,7 +1,6 @@
 //! One HTTP/2 connection to the first endpoint that answers, opened again when it is lost.
 
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,90 +13,22 @@ use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncRead, AsyncWrite};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use ichor_rpc::ClientTls;
+use ichor_rpc::dial::{self, DialError, Endpoint};
 use tokio::sync::Mutex;
 use tonic::Status;
 use tonic::body::Body;
-
-use crate::endpoint::Endpoint;
 
 /// How long one endpoint may take to accept the connection and finish TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an endpoint may be silent before the next one is tried beside it.
 const STAGGER: Duration = Duration::from_millis(250);
+/// How often a silent connection is asked whether it is still there, and how long it may take to say so.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Windows: the connection's much larger than a stream's, so that a stream nobody reads stops no other.
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-
-/// A byte stream that HTTP/2 can run on.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-/// A stream and the address at its other end.
-pub struct Dialed {
-    /// The encrypted stream.
-    pub stream: Box<dyn Stream>,
-    /// The address that answered, without the port.
-    pub peer: String,
-}
-
-/// What [`Dial::dial`] gives.
-pub type Dialing<'a> = Pin<Box<dyn Future<Output = Result<Dialed, DialError>> + Send + 'a>>;
-
-/// Opens streams to endpoints: the port through which the network is reached.
-pub trait Dial: Send + Sync + 'static {
-    /// Opens a stream to `endpoint`, TLS included.
-    fn dial<'a>(&'a self, endpoint: &'a Endpoint) -> Dialing<'a>;
-}
-
-/// Why an endpoint gave no connection.
-#[derive(Debug, thiserror::Error)]
-pub enum DialError {
-    /// The name has no address.
-    #[error("resolve {host}")]
-    Resolve {
-        /// The host as written.
-        host: String,
-        /// What the resolver said.
-        #[source]
-        source: io::Error,
-    },
-    /// The address did not accept.
-    #[error("connect to {endpoint}")]
-    Connect {
-        /// The endpoint as written.
-        endpoint: String,
-        /// What the kernel said.
-        #[source]
-        source: io::Error,
-    },
-    /// TLS could not be agreed on.
-    #[error("TLS with {endpoint}")]
-    Tls {
-        /// The endpoint as written.
-        endpoint: String,
-        /// What the TLS library said.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The endpoint took too long.
-    #[error("connect to {endpoint}: no answer within {}s", CONNECT_TIMEOUT.as_secs())]
-    Timeout {
-        /// The endpoint as written.
-        endpoint: String,
-    },
-    /// HTTP/2 did not start.
-    #[error("HTTP/2 with {endpoint}")]
-    Http {
-        /// The endpoint as written.
-        endpoint: String,
-        /// What the HTTP library said.
-        #[source]
-        source: hyper::Error,
-    },
-}
 
 /// No endpoint could be reached; one error each.
 #[derive(Debug, thiserror::Error)]
@@ -111,7 +42,7 @@ pub struct Channel {
 }
 
 struct Inner {
-    dial: Box<dyn Dial>,
+    tls: ClientTls,
     endpoints: Vec<Endpoint>,
     // Where the next attempt starts, so that a lost endpoint is not the first to be tried again.
     first: AtomicUsize,
@@ -127,9 +58,8 @@ struct Connection {
 
 impl Channel {
     /// A channel to `endpoints`, tried in this order. Nothing is opened yet.
-    pub fn new(dial: impl Dial, endpoints: Vec<Endpoint>) -> Self {
-        let inner =
-            Inner { dial: Box::new(dial), endpoints, first: AtomicUsize::new(0), current: Mutex::new(None) };
+    pub fn new(tls: ClientTls, endpoints: Vec<Endpoint>) -> Self {
+        let inner = Inner { tls, endpoints, first: AtomicUsize::new(0), current: Mutex::new(None) };
         Self { inner: Arc::new(inner) }
     }
 
@@ -182,21 +112,24 @@ impl Inner {
     }
 
     async fn open_one(&self, endpoint: &Endpoint) -> Result<Connection, DialError> {
-        let text = endpoint.to_string();
-        let dialed = match tokio::time::timeout(CONNECT_TIMEOUT, self.dial.dial(endpoint)).await {
-            Ok(dialed) => dialed?,
-            Err(_) => return Err(DialError::Timeout { endpoint: text }),
-        };
+        let (stream, peer) =
+            match tokio::time::timeout(CONNECT_TIMEOUT, dial::stream(endpoint, &self.tls)).await {
+                Ok(opened) => opened?,
+                Err(_) => return Err(DialError::Timeout { endpoint: endpoint.clone() }),
+            };
         let (sender, driver) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .handshake(TokioIo::new(dialed.stream))
+            .keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE)
+            .handshake(TokioIo::new(stream))
             .await
-            .map_err(|source| DialError::Http { endpoint: text.clone(), source })?;
+            .map_err(|source| DialError::Http2 { source })?;
         // The driver ends with the last sender; its error reaches every call that was running.
         tokio::spawn(async move { drop(driver.await) });
-        let authority = text.parse().unwrap_or_else(|_| Authority::from_static("localhost"));
-        Ok(Connection { sender, authority, peer: dialed.peer.into() })
+        let authority = endpoint.to_string().parse().unwrap_or_else(|_| Authority::from_static("localhost"));
+        Ok(Connection { sender, authority, peer: peer.to_string().into() })
     }
 }
 

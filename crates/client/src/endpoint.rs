@@ -1,18 +1,9 @@
 //! Where a client connects: `host`, `host:port`, `[v6]:port` or a URL, reduced to host and port.
 
-use std::fmt;
+pub use ichor_rpc::Endpoint;
 
 /// The port of the machine API.
 pub const API_PORT: u16 = 50000;
-
-/// A host and a port to connect to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Endpoint {
-    /// A name or an address, without brackets.
-    pub host: String,
-    /// The TCP port.
-    pub port: u16,
-}
 
 /// An endpoint that has no meaning.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,50 +13,38 @@ pub struct BadEndpoint {
     pub text: String,
 }
 
-impl Endpoint {
-    /// Reads an endpoint. Without a port it is 50000, for an `https://` URL 443.
-    pub fn parse(text: &str) -> Result<Self, BadEndpoint> {
-        let bad = || BadEndpoint { text: text.to_owned() };
-        let (rest, default_port) = match text.split_once("://") {
-            Some(("https", rest)) => (rest.split('/').next().unwrap_or(rest), 443),
-            Some((_, rest)) => (rest.split('/').next().unwrap_or(rest), API_PORT),
-            None => (text, API_PORT),
-        };
-        let (host, port) = if let Some(bracketed) = rest.strip_prefix('[') {
-            let (host, after) = bracketed.split_once(']').ok_or_else(bad)?;
-            (host, after.strip_prefix(':'))
-        } else {
-            match rest.split_once(':') {
-                // More than one colon without brackets is an IPv6 address.
-                Some((_, more)) if more.contains(':') => (rest, None),
-                Some((host, port)) => (host, Some(port)),
-                None => (rest, None),
-            }
-        };
-        let port = match port {
-            Some(port) => port.parse().map_err(|_| bad())?,
-            None => default_port,
-        };
-        if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == '/') {
-            return Err(bad());
+/// Reads an endpoint. Without a port it is 50000, for an `https://` URL 443.
+pub fn parse(text: &str) -> Result<Endpoint, BadEndpoint> {
+    let bad = || BadEndpoint { text: text.to_owned() };
+    let (rest, default_port) = match text.split_once("://") {
+        Some(("https", rest)) => (rest.split('/').next().unwrap_or(rest), 443),
+        Some((_, rest)) => (rest.split('/').next().unwrap_or(rest), API_PORT),
+        None => (text, API_PORT),
+    };
+    let (host, port) = if let Some(bracketed) = rest.strip_prefix('[') {
+        let (host, after) = bracketed.split_once(']').ok_or_else(bad)?;
+        (host, after.strip_prefix(':'))
+    } else {
+        match rest.split_once(':') {
+            // More than one colon without brackets is an IPv6 address.
+            Some((_, more)) if more.contains(':') => (rest, None),
+            Some((host, port)) => (host, Some(port)),
+            None => (rest, None),
         }
-        Ok(Self { host: host.to_owned(), port })
+    };
+    let port = match port {
+        Some(port) => port.parse().map_err(|_| bad())?,
+        None => default_port,
+    };
+    if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == '/') {
+        return Err(bad());
     }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
+    Ok(Endpoint::new(host, port))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Endpoint;
+    use super::parse;
 
     #[test]
     fn every_spelling_becomes_host_and_port() {
@@ -78,7 +57,7 @@ mod tests {
             ("https://api.example.org", "api.example.org:443"),
             ("https://api.example.org:50000/x", "api.example.org:50000"),
         ] {
-            let read = Endpoint::parse(text).map(|endpoint| endpoint.to_string());
+            let read = parse(text).map(|endpoint| endpoint.to_string());
             assert_eq!(read.as_deref(), Ok(want), "{text}");
         }
     }
@@ -86,7 +65,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         for text in ["", ":50000", "host:port", "[::1", "a b"] {
-            assert!(Endpoint::parse(text).is_err(), "{text}");
+            assert!(parse(text).is_err(), "{text}");
         }
     }
 }

@@ -11,9 +11,11 @@ pub mod resources;
 pub mod target;
 pub mod track;
 
-pub use channel::{Channel, Dial, DialError, Dialed, Unreachable};
+pub use channel::{Channel, Unreachable};
 pub use client::{Client, Identity};
 pub use definitions::{Definitions, UnknownType};
 pub use endpoint::Endpoint;
+pub use ichor_rpc::ClientTls;
+pub use ichor_rpc::dial::DialError;
 pub use reply::{NodeError, Reply, Split, sort, split, status_text};
 pub use target::Target;

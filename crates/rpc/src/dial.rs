@@ -216,6 +216,17 @@ impl TlsDialer {
     }
 }
 
+/// Opens a TLS stream to one endpoint and tells the address that answered, for clients that choose
+/// among endpoints themselves. The caller bounds the time.
+pub async fn stream(
+    endpoint: &Endpoint,
+    tls: &ClientTls,
+) -> Result<(tokio_rustls::client::TlsStream<TcpStream>, IpAddr), DialError> {
+    let tcp = connect_tcp(endpoint).await?;
+    let peer = tcp.peer_addr().map_err(|source| DialError::Tcp { endpoint: endpoint.clone(), source })?.ip();
+    Ok((connect_tls(endpoint, tcp, tls).await?, peer))
+}
+
 async fn connect_tcp(endpoint: &Endpoint) -> Result<TcpStream, DialError> {
     let refused = |source| DialError::Tcp { endpoint: endpoint.clone(), source };
     let stream = match endpoint.host.parse::<IpAddr>() {

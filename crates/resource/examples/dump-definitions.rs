@@ -4,7 +4,7 @@ use std::io::Write;
 
 use ichor_resource::meta::{NAMESPACES, ResourceDefinition};
 use ichor_resource::value::{Message, Sampler};
-use ichor_resource::{TypedSpec, Visitor, visit_all};
+use ichor_resource::{Spec, TypedSpec, Visitor, visit_all};
 use serde_json::{Value, json};
 
 /// How many differently filled specs of each type to print, besides the empty one.
@@ -24,7 +24,10 @@ impl Visitor for Dump {
             .iter()
             .map(|column| json!({ "name": column.name, "jsonPath": column.json_path }))
             .collect();
+        let mut yaml = String::new();
+        definition.encode_yaml(&mut yaml);
         self.definitions.push(json!({
+            "yaml": yaml,
             "type": definition.r#type,
             "displayType": definition.display_type,
             "defaultNamespace": definition.default_namespace,

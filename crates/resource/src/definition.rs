@@ -61,6 +61,9 @@ impl Definition {
 
     /// Every name a client may use: the plural with ever longer pieces of the suffix, then the aliases.
     pub fn all_aliases(&self) -> Vec<String> {
+        if self.skip_automatic_aliases {
+            return self.aliases();
+        }
         let id = self.id();
         let ends = id.match_indices('.').map(|(at, _)| at);
         ends.map(|end| id[..end].to_owned()).chain(self.aliases()).collect()

@@ -43,7 +43,8 @@ impl Value for Expression {
     }
 
     fn sample(_: &mut Sampler) -> Self {
-        // `CheckedExpr` with an expression of id 1 that is the constant `true`.
-        Self { text: String::new(), checked: Bytes::from_static(&[0x22, 6, 0x10, 1, 0x1a, 2, 0x10, 1]) }
+        // The constant `true`: the type of expression 1 is a boolean, and expression 1 is that constant.
+        let checked = &[0x1a, 6, 0x08, 1, 0x12, 2, 0x28, 1, 0x22, 6, 0x10, 1, 0x1a, 2, 0x10, 1, 0x2a, 0];
+        Self { text: "true".into(), checked: Bytes::from_static(checked) }
     }
 }

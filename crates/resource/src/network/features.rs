@@ -39,7 +39,8 @@ impl Value for EthernetFeatures {
         let mut frame = yaml.begin();
         for feature in &self.0 {
             yaml.string_key(&mut frame, &feature.name);
-            yaml.string(&feature.status);
+            // `on` and `off` stand without quotes here; clients read this as text anyway.
+            yaml.plain(&feature.status);
         }
         yaml.end_map(frame);
     }

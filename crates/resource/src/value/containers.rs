@@ -114,6 +114,6 @@ impl<T: Value> Value for BTreeMap<String, T> {
     }
 
     fn sample(sampler: &mut Sampler) -> Self {
-        BTreeMap::from([(sampler.text(), T::sample(sampler)), (sampler.text(), T::sample(sampler))])
+        BTreeMap::from([(sampler.key(), T::sample(sampler)), (sampler.key(), T::sample(sampler))])
     }
 }

@@ -34,6 +34,11 @@ impl Sampler {
         (self.0 % 120 + 1) as u8
     }
 
+    /// A text for the key of a mapping: one line.
+    pub fn key(&mut self) -> String {
+        self.text().replace('\n', " ").trim_end().to_owned()
+    }
+
     /// A text; every call another one.
     pub fn text(&mut self) -> String {
         let number = usize::from(self.number());

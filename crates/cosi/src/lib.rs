@@ -10,7 +10,9 @@ mod clock;
 mod collection;
 mod context;
 mod controller;
+mod decode;
 mod dependency;
+mod encode;
 mod error;
 mod event;
 mod handle;
@@ -20,6 +22,7 @@ mod query;
 mod queue;
 mod ring;
 mod runtime;
+mod service;
 mod state;
 mod status;
 mod transform;
@@ -30,6 +33,7 @@ mod watch;
 pub use clock::{Clock, SystemClock};
 pub use context::Context;
 pub use controller::{Controller, ControllerError, Wake};
+pub use decode::BadResource;
 pub use dependency::{
     Edge, EdgeKind, Input, InputKind, Output, OutputKind, destroy_ready, exclusive, mapped,
     mapped_destroy_ready, primary, shared, strong, weak,
@@ -42,6 +46,7 @@ pub use query::{LabelOp, LabelQuery, LabelTerm, Query};
 pub use queue::{Item, QController};
 pub use ring::History;
 pub use runtime::{RegisterError, Runtime};
+pub use service::{AccessFilter, AccessRequest, AllowAll, ReadOnly, StateService, Verb};
 pub use state::{State, StateOptions};
 pub use status::{ControllerPhase, ControllerStatus};
 pub use transform::{Transform, TransformController};

@@ -53,12 +53,14 @@ struct Inner {
     types: RwLock<BTreeMap<&'static str, TypeEntry>>,
 }
 
+type Decode = fn(&[u8]) -> Result<Arc<dyn Spec>, DecodeError>;
+
 /// What the state knows about a registered type.
 #[derive(Clone, Copy)]
 pub(crate) struct TypeEntry {
     definition: &'static Definition,
     spec_type: TypeId,
-    pub(crate) decode: fn(&[u8]) -> Result<Arc<dyn Spec>, DecodeError>,
+    pub(crate) decode: Decode,
 }
 
 fn decode<T: TypedSpec>(bytes: &[u8]) -> Result<Arc<dyn Spec>, DecodeError> {
@@ -104,6 +106,11 @@ impl State {
     pub fn definitions(&self) -> Vec<&'static Definition> {
         let types = self.0.types.read().unwrap_or_else(PoisonError::into_inner);
         types.values().map(|entry| entry.definition).collect()
+    }
+
+    /// The definition of a registered type.
+    pub fn definition(&self, type_name: &str) -> Option<&'static Definition> {
+        self.type_entry(type_name).map(|entry| entry.definition)
     }
 
     pub(crate) fn type_entry(&self, type_name: &str) -> Option<TypeEntry> {

@@ -62,11 +62,6 @@ impl Waiters {
         let capacity = self.list.len();
         std::mem::replace(&mut self.list, Vec::with_capacity(capacity))
     }
-
-    #[cfg(test)]
-    pub(crate) fn live(&self) -> usize {
-        self.list.iter().flatten().count()
-    }
 }
 
 /// Nothing has happened to the id.

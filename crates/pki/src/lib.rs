@@ -15,6 +15,7 @@
 mod authority;
 pub mod check;
 mod der;
+mod digest;
 mod error;
 mod info;
 mod key;
@@ -27,6 +28,7 @@ mod text;
 mod usage;
 
 pub use authority::{Authority, Grant, KeyPair};
+pub use digest::sha256;
 pub use error::PkiError;
 pub use info::{CertInfo, fingerprint};
 pub use key::{KeyAlgorithm, KeyFamily, PrivateKey};

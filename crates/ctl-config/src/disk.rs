@@ -1,0 +1,134 @@
+//! The configuration on disk: one file, replaced whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The file on STATE.
+pub const FILE: &str = "config.yaml";
+
+/// Where it is written first.
+const TEMPORARY: &str = "config.yaml-tmp";
+
+/// Holds secrets, so it is for root alone.
+const MODE: u32 = 0o600;
+
+/// The largest configuration that is read; the API takes no more than 32 MiB either.
+pub const LEN_MAX: u64 = 32 * 1024 * 1024;
+
+/// A place that keeps the configuration over reboots.
+pub trait ConfigDisk: Send + Sync {
+    /// What is kept, if anything.
+    fn load(&self) -> Result<Option<Vec<u8>>, DiskError>;
+
+    /// Replaces what is kept. When this returns, a power cut loses nothing.
+    fn save(&self, yaml: &[u8]) -> Result<(), DiskError>;
+}
+
+/// The configuration could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{action} {}", path.display())]
+pub struct DiskError {
+    /// What was being done.
+    pub action: &'static str,
+    /// To which file.
+    pub path: PathBuf,
+    /// Why it failed.
+    #[source]
+    pub source: io::Error,
+}
+
+/// The STATE directory.
+#[derive(Debug, Clone)]
+pub struct StateDir {
+    dir: PathBuf,
+}
+
+impl StateDir {
+    /// A STATE directory at `dir`.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+}
+
+fn at<T>(action: &'static str, path: &Path, result: io::Result<T>) -> Result<T, DiskError> {
+    result.map_err(|source| DiskError { action, path: path.to_path_buf(), source })
+}
+
+impl ConfigDisk for StateDir {
+    fn load(&self) -> Result<Option<Vec<u8>>, DiskError> {
+        let path = self.dir.join(FILE);
+        match fs::metadata(&path) {
+            Ok(found) if found.len() > LEN_MAX => {
+                at("read", &path, Err(io::Error::other("larger than 32 MiB")))
+            }
+            Ok(_) => at("read", &path, fs::read(&path)).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => at("look at", &path, Err(error)),
+        }
+    }
+
+    fn save(&self, yaml: &[u8]) -> Result<(), DiskError> {
+        let temporary = self.dir.join(TEMPORARY);
+        let path = self.dir.join(FILE);
+        // A leftover of an interrupted save may have another owner or mode.
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return at("remove", &temporary, Err(error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let write = || -> io::Result<()> {
+            let mut file = File::options().write(true).create_new(true).mode(MODE).open(&temporary)?;
+            file.write_all(yaml)?;
+            file.sync_all()
+        };
+        at("write", &temporary, write())?;
+        at("rename to", &path, fs::rename(&temporary, &path))?;
+        // The name is only safe once its directory is on disk too.
+        at("sync", &self.dir, File::open(&self.dir).and_then(|dir| dir.sync_all()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_saved_is_loaded_and_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = StateDir::new(dir.path());
+        assert!(disk.load().unwrap().is_none());
+        disk.save(b"one").unwrap();
+        disk.save(b"two").unwrap();
+        assert_eq!(disk.load().unwrap().as_deref(), Some(&b"two"[..]));
+        let mode = fs::metadata(dir.path().join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(!dir.path().join(TEMPORARY).exists());
+    }
+
+    #[test]
+    fn a_failed_save_leaves_the_old_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = StateDir::new(dir.path());
+        disk.save(b"good").unwrap();
+        // A directory in the way: it cannot be written to, nor removed as a file.
+        fs::create_dir(dir.path().join(TEMPORARY)).unwrap();
+        let error = disk.save(b"bad").unwrap_err();
+        assert!(error.to_string().starts_with("remove "), "{error}");
+        assert_eq!(disk.load().unwrap().as_deref(), Some(&b"good"[..]));
+    }
+
+    #[test]
+    fn an_interrupted_save_does_not_stop_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(TEMPORARY), "half").unwrap();
+        let disk = StateDir::new(dir.path());
+        assert!(disk.load().unwrap().is_none());
+        disk.save(b"whole").unwrap();
+        assert_eq!(disk.load().unwrap().as_deref(), Some(&b"whole"[..]));
+    }
+}

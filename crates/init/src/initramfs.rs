@@ -3,15 +3,18 @@
 //! The archive holds this program as `/init`, the root as `/rootfs.sqsh` and, where the kernel has
 //! them as modules, the drivers needed to mount it, numbered in load order.
 
+use std::error::Error;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
 
 use ichor_sys::loopdev::LoopDevice;
 use ichor_sys::mount::{self, MountError, MountFlags};
-use ichor_sys::{kmsg, module};
+use ichor_sys::{kmsg, module, power};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 /// The root image inside the archive.
@@ -20,6 +23,9 @@ const IMAGE: &str = "/rootfs.sqsh";
 const ROOT: &str = "/root";
 /// The program of the next stage.
 const NEXT: &str = "/sbin/init";
+
+/// Time to read the message before the machine starts over.
+const RESTART_AFTER: Duration = Duration::from_secs(10);
 
 /// Why the root could not be entered.
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +53,24 @@ pub fn is_stage() -> bool {
     std::process::id() == 1 && Path::new(IMAGE).exists()
 }
 
-/// Mounts the root image and becomes its init. Returns only on failure.
-pub fn run() -> StageError {
+/// Mounts the root image and becomes its init. A machine that cannot do that says why and starts over.
+pub fn run() -> ExitCode {
     match enter() {
         Ok(never) => match never {},
-        Err(error) => error,
+        Err(error) => {
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            report(3, &format!("{error}{cause}; restarting in {} s", RESTART_AFTER.as_secs()));
+            std::thread::sleep(RESTART_AFTER);
+            let _ = power::reboot(power::RebootCommand::Restart);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says something on the console, through the kernel log.
+fn report(priority: u8, text: &str) {
+    if let Ok(log) = kmsg::Writer::open() {
+        let _ = log.write(priority, "[ichor] [initramfs] ", text);
     }
 }
 
@@ -87,9 +106,7 @@ fn load_modules() {
     files.sort();
     for file in files {
         if let Err(error) = module::load(&file) {
-            if let Ok(log) = kmsg::Writer::open() {
-                let _ = log.write(4, "[ichor] [initramfs] ", &format!("load {}: {error}", file.display()));
-            }
+            report(4, &format!("load {}: {error}", file.display()));
         }
     }
 }
@@ -99,7 +116,8 @@ fn switch_root() -> Result<(), StageError> {
     let errno = |result: rustix::io::Result<()>| result.map_err(io::Error::from);
     let old: OwnedFd = step(
         "open the initramfs",
-        rustix::fs::open("/", OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(io::Error::from),
+        rustix::fs::open("/", OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(io::Error::from),
     )?;
     step("enter the new root", errno(rustix::process::chdir(ROOT)))?;
     mount::move_mount(Path::new("."), Path::new("/"))?;
@@ -108,8 +126,12 @@ fn switch_root() -> Result<(), StageError> {
 
     // The loop device keeps the image open; everything else of the archive only holds memory.
     let _ = rustix::fs::unlinkat(&old, "init", AtFlags::empty());
-    if let Ok(modules) = rustix::fs::openat(&old, "modules", OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        && let Ok(entries) = rustix::fs::Dir::read_from(&modules)
+    if let Ok(modules) = rustix::fs::openat(
+        &old,
+        "modules",
+        OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) && let Ok(entries) = rustix::fs::Dir::read_from(&modules)
     {
         for entry in entries.flatten() {
             let _ = rustix::fs::unlinkat(&modules, entry.file_name(), AtFlags::empty());

@@ -4,12 +4,16 @@
 //! named `init` do the same. PID 1 without a better name is init.
 
 mod early;
+mod initramfs;
 mod pid1;
 mod stop;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if initramfs::is_stage() {
+        return initramfs::run();
+    }
     let mut args = std::env::args();
     let called = args.next().unwrap_or_default();
     let name = called.rsplit('/').next().unwrap_or_default();

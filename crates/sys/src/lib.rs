@@ -10,6 +10,7 @@ pub mod host;
 pub mod kmsg;
 pub mod loopdev;
 pub mod memory;
+pub mod module;
 pub mod mount;
 pub mod mountinfo;
 pub mod namespace;

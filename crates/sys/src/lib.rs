@@ -21,3 +21,4 @@ pub mod seccomp;
 pub mod signal;
 pub mod supervisor;
 mod text;
+pub mod xattr;

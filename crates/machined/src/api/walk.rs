@@ -36,6 +36,11 @@ impl Walk {
         Self { root, depth_max, started: false, levels: Vec::new(), failed: None }
     }
 
+    /// Whether nothing is left.
+    pub fn is_done(&self) -> bool {
+        self.started && self.failed.is_none() && self.levels.iter().all(Vec::is_empty)
+    }
+
     fn found(&self, path: PathBuf, metadata: io::Result<Metadata>) -> Found {
         let relative = match path.strip_prefix(&self.root) {
             Ok(rest) if rest.as_os_str().is_empty() => PathBuf::from("."),

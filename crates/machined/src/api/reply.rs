@@ -1,0 +1,97 @@
+//! Shapes shared by all handlers: streams, blocking work, errors in the client's words.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use tonic::{Response, Status};
+
+use ichor_wire::common;
+
+/// A server stream.
+pub type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Bytes in one message of a data stream. Clients take any size; larger ones cost fewer frames.
+pub const CHUNK: usize = 32 * 1024;
+
+/// A reply that is a stream.
+pub fn streaming<T>(stream: impl Stream<Item = Result<T, Status>> + Send + 'static) -> Response<Replies<T>> {
+    Response::new(Box::pin(stream))
+}
+
+/// Bytes of a data stream.
+pub fn data(bytes: impl Into<Bytes>) -> common::Data {
+    common::Data { metadata: None, bytes: bytes.into() }
+}
+
+/// An error inside a data stream.
+pub fn data_error(error: String) -> common::Data {
+    common::Data {
+        metadata: Some(common::Metadata { error, ..common::Metadata::default() }),
+        bytes: Bytes::new(),
+    }
+}
+
+/// Runs short blocking work off the API thread.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Status::internal(error.to_string()))
+}
+
+/// An I/O error in the words clients know: `stat /x: no such file or directory`.
+pub fn io_text(action: &str, path: &Path, error: &io::Error) -> String {
+    let reason = match error.kind() {
+        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        io::ErrorKind::NotADirectory => "not a directory".to_owned(),
+        io::ErrorKind::IsADirectory => "is a directory".to_owned(),
+        _ => error.to_string(),
+    };
+    format!("{action} {}: {reason}", path.display())
+}
+
+/// The same as a status: a missing file is `NotFound`, everything else `Unknown`.
+pub fn io_status(action: &str, path: &Path, error: &io::Error) -> Status {
+    let text = io_text(action, path, error);
+    match error.kind() {
+        io::ErrorKind::NotFound => Status::not_found(text),
+        _ => Status::unknown(text),
+    }
+}
+
+/// The path a request names: absolute, without `.` and `..`, at most a kernel path long.
+pub fn request_path(text: &str) -> Result<PathBuf, Status> {
+    /// `PATH_MAX`.
+    const LEN_MAX: usize = 4096;
+    if text.len() > LEN_MAX || text.contains('\0') {
+        return Err(Status::invalid_argument("path is too long or holds a zero byte"));
+    }
+    let mut path = PathBuf::from("/");
+    for part in text.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                path.pop();
+            }
+            part => path.push(part),
+        }
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_absolute_and_clean() {
+        for (text, expected) in
+            [("etc/hosts", "/etc/hosts"), ("/a/../b/./c/", "/b/c"), ("../../x", "/x"), ("", "/")]
+        {
+            assert_eq!(request_path(text).unwrap(), Path::new(expected), "{text}");
+        }
+        assert!(request_path("a\0b").is_err());
+        assert!(request_path(&"x/".repeat(4000)).is_err());
+    }
+}

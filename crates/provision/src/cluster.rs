@@ -1,0 +1,232 @@
+//! A cluster as its state file has it.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+use crate::{ClusterRequest, ProvisionError};
+
+/// A cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Provider that made it.
+    pub provisioner: String,
+    /// Its name.
+    pub name: String,
+    /// Its network.
+    pub network: Network,
+    /// The root image its machines run.
+    pub image: PathBuf,
+    /// Its machines.
+    pub machines: Vec<Machine>,
+}
+
+/// The network of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Its name, the cluster's.
+    pub name: String,
+    /// Its addresses.
+    pub cidr: Ipv4Net,
+    /// The first address, where the host side is.
+    pub gateway: Ipv4Addr,
+    /// Largest packet.
+    pub mtu: u32,
+}
+
+/// A machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its name.
+    pub name: String,
+    /// Control plane or worker.
+    pub kind: MachineKind,
+    /// Its address in the cluster's network.
+    pub address: Ipv4Addr,
+    /// The address on the host's own loopback that leads to it.
+    pub loopback: Ipv4Addr,
+    /// More kernel arguments.
+    #[serde(default)]
+    pub kernel_args: Vec<String>,
+    /// Whether it runs; not part of the state file's truth, asked anew each time.
+    #[serde(default)]
+    pub status: MachineStatus,
+}
+
+/// What a machine is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MachineKind {
+    /// Runs the control plane.
+    ControlPlane,
+    /// Runs workloads.
+    Worker,
+}
+
+impl fmt::Display for MachineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::ControlPlane => "controlplane",
+            Self::Worker => "worker",
+        })
+    }
+}
+
+impl FromStr for MachineKind {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "controlplane" => Ok(Self::ControlPlane),
+            "worker" => Ok(Self::Worker),
+            _ => Err(()),
+        }
+    }
+}
+
+/// Whether a machine runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MachineStatus {
+    /// Nobody knows: the cluster's supervisor does not answer.
+    #[default]
+    Unknown,
+    /// It runs.
+    Running,
+    /// It was stopped or switched itself off.
+    Stopped,
+    /// It ended by itself, neither restart nor power off.
+    Crashed,
+}
+
+impl fmt::Display for MachineStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Unknown => "unknown",
+            Self::Running => "running",
+            Self::Stopped => "stopped",
+            Self::Crashed => "crashed",
+        })
+    }
+}
+
+impl Cluster {
+    /// Lays out a request: addresses from the second of the network on, in the order of the machines.
+    ///
+    /// # Errors
+    /// When the network has no room, two machines share a name, or a name cannot be one.
+    pub fn plan(provisioner: &str, request: &ClusterRequest) -> Result<Self, ProvisionError> {
+        crate::check_name(&request.name)?;
+        let mut hosts = request.cidr.hosts();
+        let full =
+            || ProvisionError::NetworkTooSmall { cidr: request.cidr, machines: request.machines.len() };
+        let gateway = hosts.next().ok_or_else(full)?;
+        let mut machines: Vec<Machine> = Vec::with_capacity(request.machines.len());
+        for wanted in &request.machines {
+            crate::check_name(&wanted.name)?;
+            if machines.iter().any(|machine| machine.name == wanted.name) {
+                return Err(ProvisionError::SameMachineTwice { name: wanted.name.clone() });
+            }
+            let address = hosts.next().ok_or_else(full)?;
+            machines.push(Machine {
+                name: wanted.name.clone(),
+                kind: wanted.kind,
+                address,
+                loopback: loopback(address),
+                kernel_args: wanted.kernel_args.clone(),
+                status: MachineStatus::Unknown,
+            });
+        }
+        Ok(Self {
+            provisioner: provisioner.to_owned(),
+            name: request.name.clone(),
+            network: Network {
+                name: request.name.clone(),
+                cidr: request.cidr.trunc(),
+                gateway,
+                mtu: request.mtu,
+            },
+            image: request.image.clone(),
+            machines,
+        })
+    }
+
+    /// A machine by name.
+    pub fn machine(&self, name: &str) -> Result<&Machine, ProvisionError> {
+        self.machines.iter().find(|machine| machine.name == name).ok_or_else(|| {
+            ProvisionError::NoSuchMachine { cluster: self.name.clone(), name: name.to_owned() }
+        })
+    }
+}
+
+/// The loopback address that stands for a machine's: `10.5.0.2` is `127.5.0.2`.
+pub fn loopback(address: Ipv4Addr) -> Ipv4Addr {
+    let [_, second, third, fourth] = address.octets();
+    Ipv4Addr::new(127, second, third, fourth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MachineRequest;
+
+    fn request(cidr: &str, machines: &[&str]) -> ClusterRequest {
+        ClusterRequest {
+            name: "test".to_owned(),
+            cidr: cidr.parse().unwrap(),
+            mtu: 1500,
+            image: "/image".into(),
+            machines: machines
+                .iter()
+                .map(|name| MachineRequest {
+                    name: (*name).to_owned(),
+                    kind: MachineKind::Worker,
+                    config: None,
+                    kernel_args: Vec::new(),
+                })
+                .collect(),
+        }
+    }
+
+    #[track_caller]
+    fn refused(cidr: &str, machines: &[&str], expect: expect_test::Expect) {
+        expect.assert_eq(&Cluster::plan("sandbox", &request(cidr, machines)).unwrap_err().to_string());
+    }
+
+    #[test]
+    fn addresses_follow_the_order_of_the_machines() {
+        let cluster = Cluster::plan("sandbox", &request("10.7.3.0/24", &["a", "b"])).unwrap();
+        assert_eq!(cluster.network.gateway, Ipv4Addr::new(10, 7, 3, 1));
+        let addresses: Vec<_> = cluster.machines.iter().map(|m| (m.address, m.loopback)).collect();
+        assert_eq!(
+            addresses,
+            [
+                (Ipv4Addr::new(10, 7, 3, 2), Ipv4Addr::new(127, 7, 3, 2)),
+                (Ipv4Addr::new(10, 7, 3, 3), Ipv4Addr::new(127, 7, 3, 3)),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        refused(
+            "10.7.3.0/30",
+            &["a", "b"],
+            expect_test::expect![
+                "network 10.7.3.0/30 has no room for 2 machines; choose a larger one with --cidr"
+            ],
+        );
+        refused("10.7.3.0/24", &["a", "a"], expect_test::expect!["two machines are called a"]);
+        refused(
+            "10.7.3.0/24",
+            &["../x"],
+            expect_test::expect![[
+                r#""../x" is not a name; use lower-case letters, digits and dashes, at most 63"#
+            ]],
+        );
+    }
+}

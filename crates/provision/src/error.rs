@@ -1,0 +1,118 @@
+//! What can go wrong with machines. Each text is one sentence that names the thing and the way out.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ipnet::Ipv4Net;
+
+/// A provider's failure.
+#[derive(Debug, thiserror::Error)]
+pub enum ProvisionError {
+    /// The name is taken.
+    #[error(
+        "cluster {name} exists already; look at it with `ichorctl cluster show --name {name}`, remove it with `ichorctl cluster destroy --name {name}`, or choose another --name"
+    )]
+    Exists {
+        /// Cluster.
+        name: String,
+    },
+    /// No such cluster.
+    #[error("there is no cluster {name}; `ichorctl cluster list` shows those that are")]
+    NoSuchCluster {
+        /// Cluster.
+        name: String,
+    },
+    /// No such machine.
+    #[error(
+        "cluster {cluster} has no machine {name}; `ichorctl cluster show --name {cluster}` lists its machines"
+    )]
+    NoSuchMachine {
+        /// Cluster.
+        cluster: String,
+        /// Machine.
+        name: String,
+    },
+    /// Not a possible name.
+    #[error("{name:?} is not a name; use lower-case letters, digits and dashes, at most 63")]
+    BadName {
+        /// What was given.
+        name: String,
+    },
+    /// Twice the same name.
+    #[error("two machines are called {name}")]
+    SameMachineTwice {
+        /// Machine.
+        name: String,
+    },
+    /// More machines than addresses.
+    #[error("network {cidr} has no room for {machines} machines; choose a larger one with --cidr")]
+    NetworkTooSmall {
+        /// Network.
+        cidr: Ipv4Net,
+        /// How many were asked for.
+        machines: usize,
+    },
+    /// Not root.
+    #[error("{what} needs root; run the command again with sudo")]
+    NotRoot {
+        /// What was to be done.
+        what: &'static str,
+    },
+    /// No image.
+    #[error("there is no root image at {}; build it with `make build` or name another with --image", path.display())]
+    NoImage {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// Somebody else listens there.
+    #[error("address {address} is in use by another program; stop it, or choose another network with --cidr")]
+    AddressInUse {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// A file or directory.
+    #[error("{what} {}", path.display())]
+    File {
+        /// The attempt.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A state file nobody can read.
+    #[error("the state file {} is damaged; remove the cluster with `ichorctl cluster destroy`", path.display())]
+    DamagedState {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The cluster's supervisor is not there.
+    #[error(
+        "the supervisor of cluster {name} does not run; remove the cluster with `ichorctl cluster destroy --name {name}`, or start it again with `ichorctl cluster start --name {name}`"
+    )]
+    NotRunning {
+        /// Cluster.
+        name: String,
+    },
+    /// Making or changing machines failed.
+    #[error("{text}")]
+    Failed {
+        /// What the supervisor said.
+        text: String,
+    },
+    /// A bounded wait is over.
+    #[error("{what} took longer than {seconds} s; the log is {}", log.display())]
+    TimedOut {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        seconds: u64,
+        /// Where to look.
+        log: PathBuf,
+    },
+}

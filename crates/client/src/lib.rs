@@ -6,8 +6,10 @@ pub mod definitions;
 pub mod endpoint;
 pub mod events;
 pub mod lines;
+pub mod profile;
 pub mod reply;
 pub mod resources;
+pub mod talosconfig;
 pub mod target;
 pub mod track;
 

@@ -1,1 +1,24 @@
-//! The mTLS gateway of a node: routes and fans out raw frames.
+//! The mTLS gateway of a node: routes and fans out raw frames, authorizes nothing.
+//!
+//! It reads its certificates and the node's names from machined over a Unix socket, keeps serving with
+//! the last ones when machined is away, and finds it again when it is back.
+
+mod facts;
+mod gateway;
+mod options;
+
+use std::process::ExitCode;
+
+pub use gateway::{ApidError, run};
+pub use options::{BadOption, Options};
+
+/// Runs the daemon with the arguments after its name.
+pub fn main(args: &[String]) -> ExitCode {
+    match Options::parse(args) {
+        Ok(options) => ichor_rpc::daemon::run(|stop| run(options, stop)),
+        Err(error) => {
+            eprintln!("apid: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

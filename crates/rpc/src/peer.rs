@@ -1,6 +1,7 @@
 //! Who is at the other end of a connection.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use ichor_pki::{CertInfo, RoleSet};
 use rustls::pki_types::CertificateDer;
@@ -46,6 +47,11 @@ impl PeerIdentity {
     pub(crate) fn unix(credentials: Option<PeerCredentials>) -> Self {
         Self { credentials, ..Self::default() }
     }
+}
+
+/// The address of the peer behind a request, where there is one.
+pub fn address_of(extensions: &http::Extensions) -> Option<SocketAddr> {
+    extensions.get::<Arc<PeerIdentity>>().and_then(|peer| peer.address)
 }
 
 /// IPv4 peers of a dual-stack listener as IPv4.

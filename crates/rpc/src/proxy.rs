@@ -6,6 +6,7 @@ mod upstreams;
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -35,6 +36,7 @@ pub struct Proxy {
     port: u16,
     facts: ArcSwap<Facts>,
     remote: ArcSwapOption<Upstreams>,
+    pulse: AtomicUsize,
 }
 
 impl Proxy {
@@ -45,6 +47,7 @@ impl Proxy {
             port,
             facts: ArcSwap::from_pointee(Facts::default()),
             remote: ArcSwapOption::empty(),
+            pulse: AtomicUsize::new(0),
         })
     }
 
@@ -68,6 +71,11 @@ impl Proxy {
         if let Some(remote) = &*self.remote.load() {
             remote.sweep();
         }
+    }
+
+    /// A number that grows with every call and every connection that ends: equal twice means quiet.
+    pub fn pulse(&self) -> usize {
+        self.pulse.load(Relaxed)
     }
 
     /// The side of one client connection.
@@ -108,6 +116,7 @@ impl ProxyConnection {
         if let Some(refusal) = not_a_call(&request) {
             return Ok(refusal);
         }
+        self.proxy.pulse.fetch_add(1, Relaxed);
         self.set_roles(request.headers_mut());
         let answer = match self.decide(&request) {
             Route::Local => pass(&self.machine, request).await,
@@ -160,6 +169,12 @@ impl ProxyConnection {
     ) -> Result<Response<ReplyBody>, Status> {
         let upstreams = self.upstreams()?;
         fan::call(&upstreams, targets, request).await
+    }
+}
+
+impl Drop for ProxyConnection {
+    fn drop(&mut self) {
+        self.proxy.pulse.fetch_add(1, Relaxed);
     }
 }
 

@@ -1,1 +1,24 @@
 //! Signs certificates for joining workers.
+//!
+//! A worker proves that it belongs by the machine token, and gets its server certificate signed by the
+//! cluster's authority, without any role in it.
+
+mod options;
+mod service;
+mod signer;
+
+use std::process::ExitCode;
+
+pub use options::{BadOption, Options};
+pub use service::{TrustdError, run};
+
+/// Runs the daemon with the arguments after its name.
+pub fn main(args: &[String]) -> ExitCode {
+    match Options::parse(args) {
+        Ok(options) => ichor_rpc::daemon::run(|stop| run(options, stop)),
+        Err(error) => {
+            eprintln!("trustd: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

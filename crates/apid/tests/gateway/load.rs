@@ -1,0 +1,91 @@
+//! Many streams, and clients that open a lot and read nothing.
+
+use std::time::Duration;
+
+use ichor_wire::common::Data;
+use ichor_wire::machine as api;
+use tokio::time::timeout;
+use tonic::Streaming;
+
+use crate::support::{Client, Cluster, PATIENCE, with};
+
+#[tokio::test]
+async fn a_thousand_streams_share_one_connection() {
+    let cluster = Cluster::new();
+    let node = cluster.node(1);
+    let client = cluster.client(1, &["os:admin"]);
+    let open = (0..1000).map(|_| {
+        let mut client = client.clone();
+        async move {
+            let mut events = client.events(api::EventsRequest::default()).await.expect("stream").into_inner();
+            events.message().await.expect("hello");
+            events
+        }
+    });
+    let streams = timeout(PATIENCE, futures_util::future::join_all(open)).await.expect("all in time");
+    assert_eq!(node.machine.streams.load(std::sync::atomic::Ordering::SeqCst), 1000);
+    timeout(PATIENCE, client.clone().version(())).await.expect("in time").expect("answer");
+    drop(streams);
+    let start = std::time::Instant::now();
+    while node.machine.streams.load(std::sync::atomic::Ordering::SeqCst) > 0 {
+        assert!(start.elapsed() < PATIENCE, "streams are left at the machine");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Opens big streams and reads none of them.
+async fn stall(client: &mut Client, count: usize, pairs: &[(&'static str, &str)]) -> Vec<Streaming<Data>> {
+    let mut stalled = Vec::new();
+    for _ in 0..count {
+        let request = with(api::CopyRequest { root_path: "/".to_owned() }, pairs);
+        stalled.push(client.copy(request).await.expect("stream").into_inner());
+    }
+    // Long enough for every buffer on the way to fill.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    stalled
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_stalls_only_itself() {
+    let cluster = Cluster::new();
+    let _node = cluster.node(1);
+    let mut idle = cluster.client(1, &["os:admin"]);
+    let mut other = cluster.client(1, &["os:admin"]);
+    other.version(()).await.expect("before");
+    // More than would fill the window of a connection: 64 streams of 256 KiB each.
+    let stalled = stall(&mut idle, 80, &[]).await;
+    timeout(Duration::from_secs(3), other.version(())).await.expect("in time").expect("answer");
+    drop(stalled);
+    timeout(PATIENCE, idle.version(())).await.expect("in time").expect("the idle one recovers");
+}
+
+#[tokio::test]
+async fn a_few_stalled_streams_between_nodes_leave_room() {
+    let cluster = Cluster::new();
+    let (_one, _two) = (cluster.node(1), cluster.node(2));
+    let target = cluster.address(2).to_string();
+    let pairs = [("node", target.as_str())];
+    let mut idle = cluster.client(1, &["os:admin"]);
+    let mut other = cluster.client(1, &["os:admin"]);
+    let stalled = stall(&mut idle, 8, &pairs).await;
+    let call = other.version(with((), &pairs));
+    timeout(Duration::from_secs(3), call).await.expect("in time").expect("answer");
+    let many = other.version(with((), &[("nodes", target.as_str())]));
+    timeout(Duration::from_secs(3), many).await.expect("in time").expect("answer");
+    drop(stalled);
+}
+
+#[tokio::test]
+async fn a_client_of_many_that_reads_nothing_stalls_only_itself() {
+    let cluster = Cluster::new();
+    let (_one, _two) = (cluster.node(1), cluster.node(2));
+    let targets = [cluster.address(1).to_string(), cluster.address(2).to_string()];
+    let pairs = [("nodes", targets[0].as_str()), ("nodes", targets[1].as_str())];
+    let mut idle = cluster.client(1, &["os:admin"]);
+    let stalled = stall(&mut idle, 4, &pairs).await;
+    let mut other = cluster.client(1, &["os:admin"]);
+    let call = other.version(with((), &pairs));
+    let reply = timeout(Duration::from_secs(3), call).await.expect("in time").expect("answer").into_inner();
+    assert!(reply.messages.iter().all(|message| message.version.is_some()));
+    drop(stalled);
+}

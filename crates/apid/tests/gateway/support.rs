@@ -1,0 +1,436 @@
+//! Nodes in one process: a made-up machined behind a real gateway, on addresses of the loopback network.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::{Stream, StreamExt};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use ichor_apid::Options;
+use ichor_pki::{Authority, KeyAlgorithm, KeyPair, Leaf};
+use ichor_resource::network::{HostnameStatus, NodeAddress};
+use ichor_resource::secrets::ApiCertificate;
+use ichor_resource::spec::{Spec, TypedSpec};
+use ichor_resource::value::{PemCertificate, PemCertificateAndKey};
+use ichor_rpc::authorize::Authorize;
+use ichor_rpc::server::{Grpc, Limits, serve_unix};
+use ichor_rpc::unix::{Access, bind};
+use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint};
+use ichor_wire::common::Data;
+use ichor_wire::cosi::resource as cosi;
+use ichor_wire::machine as api;
+use ichor_wire::machine::machine_service_client::MachineServiceClient;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+/// No wait of a test is longer.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+pub type Client = MachineServiceClient<Channel>;
+
+/// A certificate authority, and the port all its nodes listen on.
+pub struct Cluster {
+    pub authority: Authority,
+    pub port: u16,
+    net: u8,
+    dir: tempfile::TempDir,
+}
+
+static NEXT_NET: AtomicUsize = AtomicUsize::new(1);
+
+impl Cluster {
+    pub fn new() -> Self {
+        let net = NEXT_NET.fetch_add(1, Ordering::Relaxed) as u8;
+        let probe = TcpListener::bind(SocketAddr::from(([127, 77, net, 254], 0))).expect("probe");
+        Self {
+            authority: authority(),
+            port: probe.local_addr().expect("address").port(),
+            net,
+            dir: tempfile::tempdir().expect("directory"),
+        }
+    }
+
+    /// A cluster on the same addresses and port, to become another authority's.
+    pub fn beside(other: &Cluster) -> Self {
+        Self {
+            authority: authority(),
+            port: other.port,
+            net: other.net,
+            dir: tempfile::tempdir().expect("directory"),
+        }
+    }
+
+    pub fn address(&self, number: u8) -> IpAddr {
+        IpAddr::from([127, 77, self.net, number])
+    }
+
+    /// A control plane node.
+    pub fn node(&self, number: u8) -> Node {
+        Node::start(self, number, true)
+    }
+
+    /// A worker: it has no client certificate.
+    pub fn worker(&self, number: u8) -> Node {
+        Node::start(self, number, false)
+    }
+
+    /// A client certificate with these roles.
+    pub fn certificate(&self, roles: &[&str]) -> KeyPair {
+        self.authority.issue(&Leaf::client("", roles.iter().copied()), now()).expect("certificate")
+    }
+
+    /// A client of a node, with these roles.
+    pub fn client(&self, number: u8, roles: &[&str]) -> Client {
+        self.client_with(number, &self.certificate(roles))
+    }
+
+    /// A client of a node, with this certificate.
+    pub fn client_with(&self, number: u8, pair: &KeyPair) -> Client {
+        MachineServiceClient::new(self.channel(number, pair))
+    }
+
+    pub fn channel(&self, number: u8, pair: &KeyPair) -> Channel {
+        let identity = (pair.crt.as_bytes(), pair.key.as_bytes());
+        let tls = ClientTls::verified(self.authority.crt_pem(), Some(identity)).expect("client TLS");
+        Channel::new(Dialer::tls([Endpoint::new(self.address(number).to_string(), self.port)], tls))
+    }
+
+    pub fn certificates(&self, number: u8, forwards: bool) -> ApiCertificate {
+        let pair = |pair: KeyPair| PemCertificateAndKey { crt: pair.crt.into(), key: pair.key.into() };
+        let server = Leaf::server("node").with_names(["node"], [self.address(number)]);
+        let client = Leaf::client("node", ["os:impersonator"]);
+        ApiCertificate {
+            accepted_cas: vec![PemCertificate { crt: self.authority.crt_pem().to_owned().into() }],
+            server: Some(pair(self.authority.issue(&server, now()).expect("server"))),
+            client: forwards.then(|| pair(self.authority.issue(&client, now()).expect("client"))),
+        }
+    }
+}
+
+pub fn authority() -> Authority {
+    Authority::generate(KeyAlgorithm::Ed25519, "talos", now(), Authority::TEN_YEARS).expect("authority")
+}
+
+pub fn now() -> jiff::Timestamp {
+    jiff::Timestamp::now()
+}
+
+/// A node: its gateway runs in a thread of its own, as does its machine.
+pub struct Node {
+    pub machine: Machine,
+    pub specs: Arc<Specs>,
+    pub socket: PathBuf,
+    _runtime: Thread,
+    _gateway: Thread,
+}
+
+impl Node {
+    fn start(cluster: &Cluster, number: u8, forwards: bool) -> Self {
+        let dir = cluster.dir.path().join(number.to_string());
+        std::fs::create_dir(&dir).expect("directory");
+        let address = cluster.address(number);
+        let specs = Arc::new(Specs::default());
+        specs.set("api", &cluster.certificates(number, forwards));
+        let prefix = ipnet::IpNet::new(address, 32).expect("prefix").into();
+        specs.set("current", &NodeAddress { addresses: vec![prefix], ..NodeAddress::default() });
+        let host = HostnameStatus { hostname: format!("host-{number}"), domainname: "example".to_owned() };
+        specs.set("hostname", &host);
+        let runtime = serve_state(&dir.join("runtime.sock"), specs.clone());
+        let machine = Machine::new(&dir.join("machine.sock"), &format!("m{number}"));
+        machine.start();
+        let options = Options {
+            listen: SocketAddr::new(address, cluster.port),
+            socket: dir.join("apid.sock"),
+            machine: dir.join("machine.sock"),
+            runtime: dir.join("runtime.sock"),
+            peer_port: cluster.port,
+        };
+        let socket = options.socket.clone();
+        let gateway = Thread::spawn(move |stop| async move {
+            ichor_apid::run(options, stop).await.expect("gateway");
+        });
+        // Both listeners exist once the second one does.
+        wait_for("the gateway", || socket.exists());
+        Node { machine, specs, socket, _runtime: runtime, _gateway: gateway }
+    }
+}
+
+/// Waits, bounded, for something in another thread.
+#[track_caller]
+pub fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A thread with a runtime, stopped when dropped.
+pub struct Thread {
+    stop: CancellationToken,
+    handle: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Thread {
+    pub fn spawn<F: Future<Output = ()>>(work: impl FnOnce(CancellationToken) -> F + Send + 'static) -> Self {
+        let stop = CancellationToken::new();
+        let token = stop.clone();
+        let handle = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+            runtime.block_on(async {
+                // What hangs on open connections is cut; tests do not wait for it.
+                tokio::select! {
+                    () = work(token.clone()) => {}
+                    () = async { token.cancelled().await; tokio::time::sleep(Duration::from_millis(50)).await } => {}
+                }
+            });
+        });
+        Self { stop, handle: Some(handle) }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        if let Some(handle) = self.handle.take() {
+            let ended = handle.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "a thread of the test panicked");
+        }
+    }
+}
+
+/// The resources a gateway is shown, by id.
+#[derive(Default)]
+pub struct Specs(Mutex<HashMap<&'static str, watch::Sender<Option<Bytes>>>>);
+
+impl Specs {
+    pub fn set<T: TypedSpec>(&self, id: &'static str, spec: &T) {
+        let mut bytes = Vec::new();
+        Spec::encode_proto(spec, &mut bytes);
+        self.sender(id).send_replace(Some(bytes.into()));
+    }
+
+    fn sender(&self, id: &str) -> watch::Sender<Option<Bytes>> {
+        let known = ["api", "current", "hostname"].into_iter().find(|known| *known == id).expect("known id");
+        self.0.lock().unwrap().entry(known).or_insert_with(|| watch::channel(None).0).clone()
+    }
+}
+
+struct StateOf(Arc<Specs>);
+
+type Reply<T> = Result<tonic::Response<T>, Status>;
+type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl cosi::state_server::State for StateOf {
+    type ListStream = Events<cosi::ListResponse>;
+    type WatchStream = Events<cosi::WatchResponse>;
+
+    async fn watch(&self, request: tonic::Request<cosi::WatchRequest>) -> Reply<Self::WatchStream> {
+        let id = request.into_inner().id.expect("a watch of one resource");
+        let specs = tokio_stream::wrappers::WatchStream::new(self.0.sender(&id).subscribe());
+        let events = specs.map(|spec| {
+            let spec = cosi::Spec { proto_spec: spec.unwrap_or_default(), yaml_spec: String::new() };
+            let resource = cosi::Resource { metadata: None, spec: Some(spec) };
+            let event = cosi::Event { resource: Some(resource), ..cosi::Event::default() };
+            Ok(cosi::WatchResponse { event: vec![event] })
+        });
+        let begun = futures_util::stream::iter([Ok(cosi::WatchResponse::default())]);
+        Ok(tonic::Response::new(Box::pin(begun.chain(events))))
+    }
+
+    async fn get(&self, _: tonic::Request<cosi::GetRequest>) -> Reply<cosi::GetResponse> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn list(&self, _: tonic::Request<cosi::ListRequest>) -> Reply<Self::ListStream> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn create(&self, _: tonic::Request<cosi::CreateRequest>) -> Reply<cosi::CreateResponse> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn update(&self, _: tonic::Request<cosi::UpdateRequest>) -> Reply<cosi::UpdateResponse> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn destroy(&self, _: tonic::Request<cosi::DestroyRequest>) -> Reply<cosi::DestroyResponse> {
+        Err(Status::unimplemented("not asked for"))
+    }
+}
+
+fn serve_state(path: &Path, specs: Arc<Specs>) -> Thread {
+    let path = path.to_owned();
+    Thread::spawn(move |stop| async move {
+        let listener = bind(&path, Access::PRIVATE).expect("socket");
+        let routes =
+            tonic::service::Routes::new(cosi::state_server::StateServer::new(StateOf(specs))).prepare();
+        serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(routes.clone(), peer)).await;
+    })
+}
+
+/// A made-up machined with a role check in front.
+pub struct Machine {
+    path: PathBuf,
+    name: Arc<str>,
+    /// Streams that are open right now.
+    pub streams: Arc<AtomicUsize>,
+    thread: Mutex<Option<Thread>>,
+}
+
+impl Machine {
+    fn new(path: &Path, name: &str) -> Self {
+        Self { path: path.to_owned(), name: name.into(), streams: Arc::default(), thread: Mutex::default() }
+    }
+
+    pub fn start(&self) {
+        let (path, name, streams) = (self.path.clone(), self.name.clone(), self.streams.clone());
+        let bound = CancellationToken::new();
+        let told = bound.clone();
+        *self.thread.lock().unwrap() = Some(Thread::spawn(move |stop| async move {
+            let listener = bind(&path, Access::PRIVATE).expect("socket");
+            told.cancel();
+            let service = tower::service_fn(move |request| answer(request, name.clone(), streams.clone()));
+            let service = Authorize::new(service);
+            serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(service.clone(), peer)).await;
+        }));
+        wait_for("machined", || bound.is_cancelled());
+    }
+
+    pub fn stop(&self) {
+        *self.thread.lock().unwrap() = None;
+        std::fs::remove_file(&self.path).expect("socket");
+    }
+}
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// Counts an open stream.
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    name: Arc<str>,
+    streams: Arc<AtomicUsize>,
+) -> Result<Response<Body>, Infallible> {
+    let (head, body) = request.into_parts();
+    let method = head.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
+    let header = |key: &str| {
+        let values: Vec<_> =
+            head.headers.get_all(key).iter().filter_map(|value| value.to_str().ok()).collect();
+        values.join(",")
+    };
+    let data = |bytes: Bytes| Data { metadata: None, bytes };
+    Ok(match method.as_str() {
+        // The version says what arrived.
+        "Version" => {
+            let version = api::VersionInfo {
+                tag: header("talos-role"),
+                sha: header("proxyfrom"),
+                built: header("grpc-timeout"),
+                os: format!("{}{}", header("node"), header("nodes")),
+                arch: head.uri.authority().map(ToString::to_string).unwrap_or_default(),
+                ..api::VersionInfo::default()
+            };
+            let message = api::Version { version: Some(version), ..api::Version::default() };
+            one(&api::VersionResponse { messages: vec![message] })
+        }
+        "Hostname" => {
+            let message = api::Hostname { metadata: None, hostname: name.to_string() };
+            one(&api::HostnameResponse { messages: vec![message] })
+        }
+        // A reply that cannot be merged.
+        "LoadAvg" => one(&api::LoadAvgResponse::default()),
+        "EtcdRecover" => {
+            let size = body.collect().await.map(|all| all.to_bytes().len()).unwrap_or_default();
+            let error = format!("{size} bytes");
+            let metadata = Some(ichor_wire::common::Metadata { error, ..Default::default() });
+            one(&api::EtcdRecoverResponse { messages: vec![api::EtcdRecover { metadata }] })
+        }
+        "Read" => Status::not_found("no such file").into_http(),
+        "Logs" => {
+            let lines = (0..3).map(move |line| data(format!("{name} line {line}\n").into()));
+            stream(futures_util::stream::iter(lines.collect::<Vec<_>>()))
+        }
+        // Half a stream, then an error.
+        "DiskUsage" => failing(data("part".into()), Status::data_loss("the rest is gone")),
+        // Without end, as fast as it is read.
+        "Copy" => {
+            let chunk = data(Bytes::from(vec![7; 32 * 1024]));
+            stream(futures_util::stream::repeat(chunk))
+        }
+        // One message, then silence until the client goes.
+        "Events" => {
+            streams.fetch_add(1, Ordering::SeqCst);
+            let open = Open(streams);
+            let hello = futures_util::stream::iter([api::Event::default()]);
+            stream(hello.chain(futures_util::stream::pending()).map(move |event| {
+                let _still = &open;
+                event
+            }))
+        }
+        other => Status::unimplemented(format!("the made-up machine has no {other}")).into_http(),
+    })
+}
+
+fn frame<M: prost::Message>(message: &M) -> Frame<Bytes> {
+    let mut out = BytesMut::new();
+    out.put_u8(0);
+    out.put_u32(message.encoded_len() as u32);
+    message.encode(&mut out).expect("fits");
+    Frame::data(out.freeze())
+}
+
+fn trailers(status: &Status) -> Frame<Bytes> {
+    let mut map = HeaderMap::new();
+    status.add_header(&mut map).expect("status");
+    Frame::trailers(map)
+}
+
+fn reply(frames: impl Stream<Item = Frame<Bytes>> + Send + 'static) -> Response<Body> {
+    let body = StreamBody::new(frames.map(Ok));
+    let mut response = Response::new(body.boxed_unsync());
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    response
+}
+
+fn one<M: prost::Message>(message: &M) -> Response<Body> {
+    let frames = [frame(message), trailers(&Status::ok(""))];
+    reply(futures_util::stream::iter(frames))
+}
+
+fn stream<M: prost::Message>(messages: impl Stream<Item = M> + Send + 'static) -> Response<Body> {
+    let end = futures_util::stream::iter([trailers(&Status::ok(""))]);
+    reply(messages.map(|message| frame(&message)).chain(end))
+}
+
+fn failing<M: prost::Message>(message: M, status: Status) -> Response<Body> {
+    reply(futures_util::stream::iter([frame(&message), trailers(&status)]))
+}
+
+/// A request with metadata.
+pub fn with<T>(message: T, pairs: &[(&'static str, &str)]) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    for (key, value) in pairs {
+        request.metadata_mut().append(*key, value.parse().expect("metadata"));
+    }
+    request
+}

@@ -1,0 +1,150 @@
+//! The daemon: learn the secrets, listen, sign.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use ichor_resource::secrets::{OSRootSecret, TrustdCertificate};
+use ichor_resource::spec::TypedSpec;
+use ichor_rpc::follow::{Watched, follow};
+use ichor_rpc::server::{Grpc, Limits, serve_tls};
+use ichor_rpc::{Channel, Dialer, ServerTls};
+use ichor_wire::securityapi::security_service_server::{SecurityService, SecurityServiceServer};
+use ichor_wire::securityapi::{CertificateRequest, CertificateResponse};
+use jiff::Timestamp;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+use tracing::{info, warn};
+
+use crate::options::Options;
+use crate::signer::Signer;
+
+/// Few workers join at once; everybody else is a stranger.
+const LIMITS: Limits = Limits {
+    connections: 256,
+    handshakes: 64,
+    handshake: Duration::from_secs(10),
+    preface: Duration::from_secs(10),
+    idle: Duration::from_secs(60),
+    drain: Duration::from_secs(10),
+};
+/// A certificate request is a few hundred bytes.
+const REQUEST_MAX: usize = 64 * 1024;
+
+/// Why the signer cannot run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrustdError {
+    /// The port cannot be had.
+    #[error("listen on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The TLS settings are refused.
+    #[error("TLS settings")]
+    Tls(#[source] ichor_pki::PkiError),
+}
+
+/// Serves until `stop`.
+pub async fn run(options: Options, stop: CancellationToken) -> Result<(), TrustdError> {
+    let tls = ServerTls::new();
+    let signer = Arc::new(ArcSwapOption::empty());
+    let ready = Rc::new(Notify::new());
+    let learning = learn(Channel::new(Dialer::unix(&options.runtime)), &tls, &signer, ready.clone());
+    let serving = async {
+        tokio::select! {
+            () = ready.notified() => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+        let config = tls.server_only().map_err(TrustdError::Tls)?;
+        let listener = listen(options.listen).await?;
+        info!(address = %options.listen, "signing certificates");
+        let service = SecurityServiceServer::new(Trustd { signer: signer.clone() });
+        let routes = tonic::service::Routes::new(service.max_decoding_message_size(REQUEST_MAX)).prepare();
+        serve_tls(listener, config, LIMITS, stop.clone(), move |peer| Grpc::new(routes.clone(), peer)).await;
+        Ok(())
+    };
+    tokio::select! {
+        result = serving => result,
+        () = learning => Ok(()),
+    }
+}
+
+/// Listens; without IPv6 the same port of IPv4 is taken.
+async fn listen(address: SocketAddr) -> Result<TcpListener, TrustdError> {
+    match TcpListener::bind(address).await {
+        Ok(listener) => Ok(listener),
+        Err(source)
+            if address.is_ipv6() && address.ip().is_unspecified() && source.raw_os_error() == Some(97) =>
+        {
+            let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+            TcpListener::bind(address).await.map_err(|source| TrustdError::Listen { address, source })
+        }
+        Err(source) => Err(TrustdError::Listen { address, source }),
+    }
+}
+
+/// Follows the signer's resources; `ready` is told once both are there.
+async fn learn(runtime: Channel, tls: &ServerTls, signer: &ArcSwapOption<Signer>, ready: Rc<Notify>) {
+    let told = ready.clone();
+    let announce = move || {
+        if tls.is_ready() && signer.load().is_some() {
+            told.notify_one();
+        }
+    };
+    let certificate = follow(runtime.clone(), watched::<TrustdCertificate>("trustd"), |spec| {
+        let Some(server) = decode::<TrustdCertificate>(&spec).and_then(|found| found.server) else { return };
+        match tls.set_certificate(&server.crt, &server.key) {
+            Ok(()) => announce(),
+            Err(error) => warn!(%error, "server certificate not used"),
+        }
+    });
+    let root = follow(runtime, watched::<OSRootSecret>("os"), |spec| {
+        let Some(root) = decode::<OSRootSecret>(&spec) else { return };
+        match Signer::new(&root) {
+            Ok(fresh) => {
+                signer.store(Some(Arc::new(fresh)));
+                announce();
+            }
+            Err(error) => warn!(%error, "root secrets not used"),
+        }
+    });
+    tokio::join!(certificate, root);
+}
+
+fn watched<T: TypedSpec>(id: &'static str) -> Watched {
+    let definition = T::definition();
+    Watched { namespace: definition.default_namespace, kind: definition.type_name, id }
+}
+
+fn decode<T: TypedSpec>(spec: &[u8]) -> Option<T> {
+    T::decode_proto(spec).inspect_err(|error| warn!(%error, "resource not read")).ok()
+}
+
+struct Trustd {
+    signer: Arc<ArcSwapOption<Signer>>,
+}
+
+#[tonic::async_trait]
+impl SecurityService for Trustd {
+    async fn certificate(
+        &self,
+        request: Request<CertificateRequest>,
+    ) -> Result<Response<CertificateResponse>, Status> {
+        // Read for every call: a new token counts at once.
+        let signer = self.signer.load_full().ok_or_else(|| Status::unavailable("no root secrets yet"))?;
+        let peer = ichor_rpc::peer::address_of(request.extensions());
+        signer.admits(request.metadata().get("token").map(|value| value.as_bytes()))?;
+        let signed = signer.sign(&request.into_inner().csr, Timestamp::now())?;
+        info!(peer = peer.map(tracing::field::display), "certificate signed");
+        Ok(Response::new(CertificateResponse { ca: signed.ca, crt: signed.crt.into_bytes() }))
+    }
+}

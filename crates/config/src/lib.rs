@@ -1,1 +1,19 @@
 //! Machine configuration: documents, defaults, validation, patches, generation.
+//!
+//! Start with [`Documents::load`]; everything about a loaded configuration hangs off [`Documents`].
+
+pub mod comments;
+pub mod diagnostic;
+pub mod document;
+pub mod documents;
+pub mod kinds;
+pub mod model;
+pub mod suggest;
+pub mod v1alpha1;
+pub mod validate;
+pub mod values;
+
+pub use diagnostic::{Diagnostic, Diagnostics, Severity, Stage};
+pub use document::{Document, DocumentId};
+pub use documents::{CommentMode, Documents};
+pub use validate::{Mode, ValidateOptions};

@@ -1,0 +1,228 @@
+//! The rules a configuration has to keep, beyond the types of its values.
+
+mod cluster;
+mod kinds;
+mod labels;
+mod machine;
+mod network;
+mod text;
+
+use crate::{
+    diagnostic::{Diagnostic, Diagnostics, Severity, Stage},
+    document::Document,
+    documents::Documents,
+    model::Path,
+    v1alpha1,
+};
+
+pub use text::check_endpoint;
+
+/// What the place a configuration is meant for demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    /// Name for messages.
+    pub name: &'static str,
+    /// True if the system is installed on a disk there.
+    pub requires_install: bool,
+    /// True inside a container.
+    pub in_container: bool,
+}
+
+impl Mode {
+    /// Machines with disks to install on.
+    pub const METAL: Self = Self { name: "metal", requires_install: true, in_container: false };
+    /// Machines that boot an installed image.
+    pub const CLOUD: Self = Self { name: "cloud", requires_install: false, in_container: false };
+    /// Containers.
+    pub const CONTAINER: Self = Self { name: "container", requires_install: false, in_container: true };
+    /// Machines that boot an image with an agent.
+    pub const METAL_AGENT: Self = Self { name: "metal-agent", requires_install: false, in_container: false };
+
+    /// The mode with a name.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::METAL, Self::CLOUD, Self::CONTAINER, Self::METAL_AGENT].into_iter().find(|mode| mode.name == name)
+    }
+}
+
+/// How strict to be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ValidateOptions {
+    /// Treat warnings about the root document as errors.
+    pub strict: bool,
+    /// Also warn about deprecated keys and name what replaces them.
+    pub deprecations: bool,
+}
+
+/// Collects what a document breaks.
+pub(crate) struct Report<'a> {
+    documents: &'a Documents,
+    document: &'a Document,
+    /// Cross-document messages carry no title.
+    untitled: bool,
+    pub(crate) errors: Vec<Diagnostic>,
+    pub(crate) warnings: Vec<Diagnostic>,
+}
+
+impl Report<'_> {
+    pub(crate) fn error(&mut self, path: &Path, message: impl Into<String>) {
+        self.error_with_help(path, message, None);
+    }
+
+    pub(crate) fn error_with_help(&mut self, path: &Path, message: impl Into<String>, help: Option<String>) {
+        let base = Diagnostic::error(Stage::Validate, message);
+        let placed = self.place(base, path);
+        self.errors.push(Diagnostic { help, ..placed });
+    }
+
+    pub(crate) fn warn(&mut self, path: &Path, message: impl Into<String>) {
+        let placed = self.place(Diagnostic::warning(message), path);
+        self.warnings.push(placed);
+    }
+
+    fn place(&self, diagnostic: Diagnostic, path: &Path) -> Diagnostic {
+        let document = if self.untitled { String::new() } else { self.document.title() };
+        let span = self.documents.locate(self.document, path);
+        Diagnostic { document, path: path.clone(), span, ..diagnostic }
+    }
+}
+
+impl Documents {
+    /// Checks the rules for a mode; warnings come back, errors all at once.
+    pub fn validate(&self, mode: Mode) -> Result<Vec<Diagnostic>, Diagnostics> {
+        self.validate_with(mode, ValidateOptions::default())
+    }
+
+    /// Checks the rules for a mode with options.
+    pub fn validate_with(&self, mode: Mode, options: ValidateOptions) -> Result<Vec<Diagnostic>, Diagnostics> {
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        for document in self.iter() {
+            let mut report = self.report(document);
+            match document {
+                Document::Config(config) => machine::check(&mut report, config, mode),
+                other => kinds::check(&mut report, other),
+            }
+            if options.strict && matches!(document, Document::Config(_)) {
+                for mut warning in report.warnings.drain(..) {
+                    warning.severity = Severity::Error;
+                    warning.message = format!("warning: {}", warning.message);
+                    report.errors.push(warning);
+                }
+            }
+            errors.append(&mut report.errors);
+            warnings.append(&mut report.warnings);
+        }
+        if let Some(root) = self.root() {
+            for document in self.iter() {
+                let mut report = self.report(document);
+                report.untitled = true;
+                check_against_root(&mut report, document, root);
+                errors.append(&mut report.errors);
+            }
+        }
+        if options.deprecations {
+            warnings.extend(self.deprecations());
+        }
+        if errors.is_empty() { Ok(warnings) } else { Err(Diagnostics { items: errors, ..Default::default() }) }
+    }
+
+    fn report<'a>(&'a self, document: &'a Document) -> Report<'a> {
+        Report { documents: self, document, untitled: false, errors: Vec::new(), warnings: Vec::new() }
+    }
+}
+
+/// Settings that may stand in the root document or in a document of their own, but not in both.
+fn check_against_root(report: &mut Report<'_>, document: &Document, root: &v1alpha1::Config) {
+    let machine = root.machine.as_deref();
+    let network = machine.and_then(|machine| machine.network.as_ref());
+    let here = Path::root();
+    match document {
+        Document::HostnameConfig(_) => {
+            let features = machine.and_then(|machine| machine.features.as_ref());
+            if network.is_some_and(|network| !network.hostname.is_empty()) {
+                report.error(&here, "static hostname is already set in v1alpha1 config");
+            } else if features.and_then(|features| features.stable_hostname) == Some(true) {
+                report.error(&here, "stable hostname is already set in v1alpha1 config");
+            }
+        }
+        Document::ResolverConfig(_) => {
+            let Some(network) = network else { return };
+            let set = [
+                ("searchDomains", !network.search_domains.is_empty()),
+                ("nameservers", !network.nameservers.is_empty()),
+                ("disableSearchDomain", network.disable_search_domain == Some(true)),
+            ];
+            if let Some((key, _)) = set.iter().find(|(_, set)| *set) {
+                report.error(&here, format!(".machine.network.{key} is already set in v1alpha1 config"));
+            }
+        }
+        Document::TimeSyncConfig(_) => {
+            let Some(time) = machine.and_then(|machine| machine.time.as_ref()) else { return };
+            let both = "in both v1alpha1 and new-style configuration";
+            if time.disabled == Some(true) {
+                report.error(&here, format!("time sync cannot be disabled {both}"));
+            } else if !time.servers.is_empty() {
+                report.error(&here, format!("time servers cannot be specified {both}"));
+            } else if !time.boot_timeout.is_zero() {
+                report.error(&here, format!("boot timeout cannot be specified {both}"));
+            }
+        }
+        Document::VolumeConfig(volume) => {
+            let legacy = machine.and_then(|machine| machine.system_disk_encryption.as_ref());
+            let legacy = legacy.and_then(|encryption| match volume.name.as_str() {
+                "STATE" => encryption.state.as_ref(),
+                "EPHEMERAL" => encryption.ephemeral.as_ref(),
+                _ => None,
+            });
+            if legacy.is_some() && !volume.encryption.is_absent() {
+                let name = &volume.name;
+                let message = "is configured in both v1alpha1.Config and VolumeConfig";
+                report.error(&here.key("encryption"), format!("system disk encryption for {name:?} {message}"));
+            }
+        }
+        _ => {}
+    }
+}
+
+impl Documents {
+    /// Warnings about keys that have been superseded, each naming what to use instead.
+    pub fn deprecations(&self) -> Vec<Diagnostic> {
+        let mut found = Vec::new();
+        for entry in &self.items {
+            let (Document::Config(_), Some(tree)) = (&entry.document, &entry.tree) else { continue };
+            let title = entry.document.title();
+            let mut note = |path: &Path, span, instead: &str| {
+                let message = format!("{path} is deprecated: {instead}");
+                let base = Diagnostic::warning(message);
+                found.push(Diagnostic { document: title.clone(), path: path.clone(), span, ..base });
+            };
+            walk_deprecated(tree, &v1alpha1::Config::INFO, &Path::root(), &mut note);
+        }
+        found
+    }
+}
+
+fn walk_deprecated(
+    node: &ichor_yaml::Node,
+    info: &crate::model::ObjectInfo,
+    path: &Path,
+    note: &mut impl FnMut(&Path, ichor_yaml::Span, &str),
+) {
+    use crate::model::Shape;
+    for (key, value) in node.as_map().unwrap_or_default() {
+        let Some(field) = key.as_str().and_then(|key| info.field(key)) else { continue };
+        let at = path.key(field.key);
+        if let Some(instead) = field.deprecated() {
+            note(&at, key.span, instead);
+        }
+        match (field.shape)() {
+            Shape::Object(inner) => walk_deprecated(value, inner, &at, note),
+            Shape::List(item, _) => {
+                let Shape::Object(inner) = *item else { continue };
+                for (i, item) in value.as_seq().unwrap_or_default().iter().enumerate() {
+                    walk_deprecated(item, inner, &at.index(i), note);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,3 +1,9 @@
-//! ichorctl.
+//! The program `ichorctl`.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    ichor_cli::run(&words)
+}

@@ -43,7 +43,7 @@ impl Definitions {
         if let Some(exact) = self.0.iter().find(|spec| spec.resource_type.to_lowercase() == wanted) {
             return Ok(exact);
         }
-        let mut found = self.0.iter().filter(|spec| spec.all_aliases.iter().any(|alias| *alias == wanted));
+        let mut found = self.0.iter().filter(|spec| spec.all_aliases.contains(&wanted));
         let Some(first) = found.next() else {
             return Err(UnknownType::NotRegistered { name: name.to_owned() });
         };

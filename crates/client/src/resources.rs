@@ -33,7 +33,7 @@ impl Client {
             id: None,
         };
         let resources = self.list(&query).await?;
-        let specs = resources.iter().map(|resource| proto_of(resource));
+        let specs = resources.iter().map(proto_of);
         let definitions = Definitions::decode(specs)
             .map_err(|error| Status::internal(format!("decode a resource definition: {error}")))?;
         Ok((resources, definitions))

@@ -1,0 +1,126 @@
+//! `apply-config`: sends a configuration to machines.
+
+use ichor_wire::machine::apply_configuration_request::Mode;
+use ichor_wire::machine::{ApplyConfiguration, ApplyConfigurationRequest};
+
+use crate::failure::Failure;
+use crate::files;
+use crate::machineconfig;
+use crate::parse::Call;
+use crate::session::{Session, block_on};
+use crate::table::{Args, Command, Complete, Flag, Group};
+use crate::term;
+
+/// What `--mode` can be completed with.
+pub const MODES: Complete = Complete::Words(&["auto", "no-reboot", "reboot", "staged", "try"]);
+
+/// The command.
+pub static APPLY: Command = Command {
+    name: "apply-config",
+    aliases: &["apply"],
+    group: Group::Machines,
+    about: "Send a configuration to machines",
+    long: "Sends a machine configuration. With --insecure it goes to a machine that has none yet; otherwise the\n\
+           whole configuration is replaced. Patches are applied here, before sending.",
+    examples: &[
+        "apply-config --insecure -n 10.5.0.2 --file controlplane.yaml",
+        "apply-config --file controlplane.yaml --mode try --timeout 2m",
+        "apply-config --file controlplane.yaml --dry-run",
+    ],
+    args: Args::between("[machineconfig]", 0, 1).complete(&[Complete::Words(&["machineconfig", "config"])]),
+    flags: &[
+        Flag::text("file", "file of the configuration, - for standard input")
+            .short('f')
+            .complete(Complete::File),
+        Flag::repeated("config-patch", "patch to apply before sending, as text or @file").short('p'),
+        Flag::text("mode", "auto, no-reboot, reboot, staged or try")
+            .short('m')
+            .default("auto")
+            .complete(MODES),
+        Flag::duration("timeout", "1m0s", "with --mode try, return to the old configuration after this time"),
+        Flag::switch("dry-run", "show what would change and change nothing"),
+        Flag::switch("insecure", "send to a machine that waits for its configuration").short('i'),
+        Flag::list(
+            "cert-fingerprint",
+            "with --insecure, accept only this server certificate (base64 SHA-256)",
+        ),
+    ],
+    run: Some(run),
+    ..Command::EMPTY
+};
+
+/// Reads `--mode`.
+pub fn mode(call: &Call) -> Result<Mode, Failure> {
+    Ok(match call.text("mode") {
+        "auto" => Mode::Auto,
+        "no-reboot" => Mode::NoReboot,
+        "reboot" => Mode::Reboot,
+        "staged" => Mode::Staged,
+        "try" => Mode::Try,
+        "interactive" => {
+            return Err(Failure::new("mode \"interactive\" is no longer offered")
+                .hint("prepare the configuration with `ichorctl gen config` and send it with --file"));
+        }
+        other => {
+            return Err(Failure::new(format!(
+                "invalid apply mode: \"{other}\": possible values are: auto, no-reboot, reboot, staged, try"
+            )));
+        }
+    })
+}
+
+/// The request for `data` with the flags of the call.
+pub fn request(call: &Call, data: Vec<u8>) -> Result<ApplyConfigurationRequest, Failure> {
+    let timeout = call.duration("timeout");
+    let timeout = prost_types::Duration {
+        seconds: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(timeout.subsec_nanos()).unwrap_or_default(),
+    };
+    Ok(ApplyConfigurationRequest {
+        data,
+        mode: mode(call)?.into(),
+        dry_run: call.on("dry-run"),
+        try_mode_timeout: Some(timeout),
+    })
+}
+
+/// Prints warnings and details of a reply on standard error.
+pub fn tell(node: &str, reply: &ApplyConfiguration) {
+    for warning in &reply.warnings {
+        term::warn(&format!("{node}: {warning}"));
+    }
+    if !reply.mode_details.is_empty() {
+        eprintln!("{}", reply.mode_details.trim_end());
+    }
+}
+
+fn run(call: &Call) -> Result<(), Failure> {
+    if let Some(word) = call.args.first()
+        && !["machineconfig", "mc", "config"].contains(&word.as_str())
+    {
+        return Err(Failure::new(format!("resource \"{word}\" cannot be applied"))
+            .hint("only the machine configuration can: `ichorctl apply-config --file FILE`"));
+    }
+    let Some(file) = call.some_text("file") else {
+        return Err(Failure::new("no filename supplied for configuration").hint("add --file FILE"));
+    };
+    let fingerprints = call.list("cert-fingerprint");
+    if !fingerprints.is_empty() && !call.on("insecure") {
+        return Err(Failure::new("--cert-fingerprint is only for --insecure"));
+    }
+    let data = machineconfig::patched(files::read_or_stdin(file)?, &call.list("config-patch"))?;
+    let request = request(call, data)?;
+    block_on(async {
+        let session = if call.on("insecure") {
+            Session::open_insecure(call, &fingerprints).await?
+        } else {
+            Session::open(call).await?
+        };
+        let reply = session.all().machine().apply_configuration(request).await;
+        let doing = "error applying new configuration";
+        for (node, reply) in session.gather(doing, reply.map(|reply| reply.into_inner().messages))? {
+            tell(&node, &reply);
+        }
+        Ok(())
+    })
+}

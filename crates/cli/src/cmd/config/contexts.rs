@@ -1,0 +1,192 @@
+//! Contexts: list, add, remove, switch, and what they point at.
+
+use std::io::{BufRead as _, Write as _, stderr, stdin};
+use std::path::Path;
+
+use ichor_client::talosconfig::{ClientConfig, Context};
+
+use crate::failure::{Context as _, Failure};
+use crate::parse::Call;
+use crate::tabs::Table;
+use crate::{files, print, profile, text};
+
+/// The most nodes a list shows.
+const NODES_SHOWN: usize = 3;
+
+/// `config contexts`.
+pub fn list(call: &Call) -> Result<(), Failure> {
+    let (config, _) = profile::open(call)?;
+    print(&list_text(&config))
+}
+
+/// The table of contexts.
+pub fn list_text(config: &ClientConfig) -> String {
+    let mut table = Table::with_header(["CURRENT", "NAME", "ENDPOINTS", "NODES"]);
+    for (name, context) in &config.contexts {
+        let current = if *name == config.context { "*" } else { "" };
+        let mut nodes: Vec<&str> = context.nodes.iter().take(NODES_SHOWN).map(String::as_str).collect();
+        if context.nodes.len() > NODES_SHOWN {
+            nodes.push("...");
+        }
+        table.row([current, name, &context.endpoints.join(","), &nodes.join(",")]);
+    }
+    table.take()
+}
+
+/// `config add`.
+pub fn add(call: &Call) -> Result<(), Failure> {
+    if call.given("crt") != call.given("key") {
+        return Err(Failure::new("if either the 'crt' or 'key' flag is specified, both are required"));
+    }
+    let file = |name: &str| call.some_text(name).map(|path| files::read(Path::new(path))).transpose();
+    let context = Context { ca: file("ca")?, crt: file("crt")?, key: file("key")?, ..Context::default() };
+    let (mut config, path) = profile::open(call)?;
+    config.contexts.insert(call.arg(0).to_owned(), context);
+    profile::save(&config, &path)
+}
+
+/// `config remove`.
+pub fn remove(call: &Call) -> Result<(), Failure> {
+    let (mut config, path) = profile::open(call)?;
+    let pattern = call.arg(0);
+    let matching: Vec<String> = config.contexts.keys().filter(|name| glob(pattern, name)).cloned().collect();
+    if matching.is_empty() {
+        let failure = Failure::new(format!("no contexts matched \"{pattern}\""));
+        return Err(failure.hint("`ichorctl config contexts` lists them"));
+    }
+    let mut removed = false;
+    for name in matching {
+        if name == config.context {
+            eprintln!("skipping removal of current context \"{name}\"; switch to another one first");
+            continue;
+        }
+        if call.on("dry-run") {
+            eprintln!("would remove context \"{name}\"");
+            continue;
+        }
+        if !call.on("noconfirm") && !confirmed(&format!("remove context \"{name}\"? (y/N): "))? {
+            continue;
+        }
+        config.contexts.shift_remove(&name);
+        eprintln!("removed context \"{name}\"");
+        removed = true;
+    }
+    if removed { profile::save(&config, &path) } else { Ok(()) }
+}
+
+fn confirmed(question: &str) -> Result<bool, Failure> {
+    eprint!("{question}");
+    stderr().flush().context("ask")?;
+    let mut answer = String::new();
+    stdin().lock().read_line(&mut answer).context("read the answer")?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+}
+
+/// `config context`.
+pub fn switch(call: &Call) -> Result<(), Failure> {
+    let (mut config, path) = profile::open(call)?;
+    let name = call.arg(0);
+    if !config.contexts.contains_key(name) {
+        let failure = Failure::new(format!("context \"{name}\" does not exist"));
+        return Err(match text::nearest(name, config.contexts.keys().map(String::as_str)) {
+            Some(near) => failure.hint(format!("did you mean \"{near}\"?")),
+            None => failure.hint("`ichorctl config contexts` lists them"),
+        });
+    }
+    config.context = name.to_owned();
+    profile::save(&config, &path)
+}
+
+/// `config endpoint`.
+pub fn endpoints(call: &Call) -> Result<(), Failure> {
+    for endpoint in &call.args {
+        ichor_client::endpoint::parse(endpoint).plain()?;
+    }
+    change(call, |context| context.endpoints.clone_from(&call.args))
+}
+
+/// `config node`.
+pub fn nodes(call: &Call) -> Result<(), Failure> {
+    change(call, |context| context.nodes.clone_from(&call.args))
+}
+
+fn change(call: &Call, edit: impl FnOnce(&mut Context)) -> Result<(), Failure> {
+    let (mut config, path) = profile::open(call)?;
+    let name = call.some_text("context").unwrap_or(&config.context).to_owned();
+    let Some(context) = config.contexts.get_mut(&name) else {
+        return Err(profile::no_context(&config, call.some_text("context")));
+    };
+    edit(context);
+    profile::save(&config, &path)
+}
+
+/// Whether `name` matches a shell pattern with `*`, `?` and `[…]`.
+fn glob(pattern: &str, name: &str) -> bool {
+    let pattern: Vec<char> = pattern.chars().collect();
+    let name: Vec<char> = name.chars().collect();
+    // Where to go on from when a `*` must take one character more.
+    let (mut p, mut n, mut back) = (0, 0, None);
+    loop {
+        if let Some('*') = pattern.get(p) {
+            back = Some((p, n));
+            p += 1;
+            continue;
+        }
+        if n == name.len() && p == pattern.len() {
+            return true;
+        }
+        let step = name.get(n).and_then(|letter| one(&pattern[p..], *letter));
+        match (step, back) {
+            (Some(taken), _) => {
+                p += taken;
+                n += 1;
+            }
+            (None, Some((star, from))) if from < name.len() => {
+                back = Some((star, from + 1));
+                (p, n) = (star + 1, from + 1);
+            }
+            (None, _) => return false,
+        }
+    }
+}
+
+/// How many pattern characters match `letter`, when they do.
+fn one(pattern: &[char], letter: char) -> Option<usize> {
+    match pattern.first()? {
+        '?' => Some(1),
+        '[' => {
+            let end = pattern.iter().position(|c| *c == ']')?;
+            let set = &pattern[1..end];
+            let (inverted, set) = match set.first() {
+                Some('^' | '!') => (true, &set[1..]),
+                _ => (false, set),
+            };
+            let ranges = set.windows(3).any(|w| w[1] == '-' && (w[0]..=w[2]).contains(&letter));
+            ((ranges || set.contains(&letter)) != inverted).then_some(end + 1)
+        }
+        plain => (*plain == letter).then_some(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::glob;
+
+    #[test]
+    fn patterns_match_as_in_a_shell() {
+        for (pattern, name, want) in [
+            ("*", "anything", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abbd", false),
+            ("talos-?", "talos-1", true),
+            ("talos-?", "talos-10", false),
+            ("t[0-9]", "t5", true),
+            ("t[!0-9]", "t5", false),
+            ("*-1", "a-1-1", true),
+            ("", "", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(glob(pattern, name), want, "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! `mounts`: filesystems and how full they are.
+
+use ichor_wire::machine::Mounts;
+
+use crate::failure::Failure;
+use crate::parse::Call;
+use crate::print;
+use crate::session::{Session, block_on};
+use crate::table::{Command, Group};
+use crate::tabs::Table;
+
+/// The command.
+pub static MOUNTS: Command = Command {
+    name: "mounts",
+    aliases: &["mount"],
+    group: Group::Machines,
+    about: "List mounted filesystems",
+    run: Some(run),
+    ..Command::EMPTY
+};
+
+fn run(call: &Call) -> Result<(), Failure> {
+    block_on(async {
+        let session = Session::open(call).await?;
+        let reply = session.all().machine().mounts(()).await;
+        let replies =
+            session.gather("error getting mounts", reply.map(|reply| reply.into_inner().messages))?;
+        print(&table_text(&replies))
+    })
+}
+
+/// The table, in powers of a thousand.
+pub fn table_text(replies: &[(String, Mounts)]) -> String {
+    const GB: f64 = 1e9;
+    let mut table = Table::with_header([
+        "NODE",
+        "FILESYSTEM",
+        "SIZE(GB)",
+        "USED(GB)",
+        "AVAILABLE(GB)",
+        "PERCENT USED",
+        "MOUNTED ON",
+    ]);
+    for (node, mounts) in replies {
+        for mount in &mounts.stats {
+            let used = mount.size.saturating_sub(mount.available);
+            let percent = if mount.size == 0 { 0.0 } else { 100.0 * used as f64 / mount.size as f64 };
+            table.row([
+                node.clone(),
+                mount.filesystem.clone(),
+                format!("{:.2}", mount.size as f64 / GB),
+                format!("{:.2}", used as f64 / GB),
+                format!("{:.2}", mount.available as f64 / GB),
+                format!("{percent:.2}%"),
+                mount.mounted_on.clone(),
+            ]);
+        }
+    }
+    table.take()
+}

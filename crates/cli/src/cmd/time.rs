@@ -1,0 +1,48 @@
+//! `time`: the clocks of machines beside a time server's.
+
+use ichor_wire::time::{Time, TimeRequest};
+
+use crate::failure::Failure;
+use crate::parse::Call;
+use crate::print;
+use crate::session::{Session, block_on};
+use crate::table::{Command, Flag, Group};
+use crate::tabs::Table;
+use crate::text;
+
+/// The command.
+pub static TIME: Command = Command {
+    name: "time",
+    group: Group::Machines,
+    about: "Compare the clocks of machines with a time server",
+    examples: &["time", "time --check pool.ntp.org"],
+    flags: &[Flag::text("check", "ask this time server instead of the configured one")],
+    run: Some(run),
+    ..Command::EMPTY
+};
+
+fn run(call: &Call) -> Result<(), Failure> {
+    block_on(async {
+        let session = Session::open(call).await?;
+        let mut time = session.all().time();
+        let reply = match call.some_text("check") {
+            Some(server) => time.time_check(TimeRequest { server: server.to_owned() }).await,
+            None => time.time(()).await,
+        };
+        let replies =
+            session.gather("error fetching time", reply.map(|reply| reply.into_inner().messages))?;
+        print(&table_text(&replies))
+    })
+}
+
+/// The table.
+pub fn table_text(replies: &[(String, Time)]) -> String {
+    let mut table = Table::with_header(["NODE", "NTP-SERVER", "NODE-TIME", "NTP-SERVER-TIME"]);
+    for (node, time) in replies {
+        let show = |time: &Option<prost_types::Timestamp>| {
+            text::timestamp(time.as_ref()).map(text::go_time).unwrap_or_default()
+        };
+        table.row([node.clone(), time.server.clone(), show(&time.localtime), show(&time.remotetime)]);
+    }
+    table.take()
+}

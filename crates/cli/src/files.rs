@@ -1,0 +1,87 @@
+//! Files of the person who runs the command: read whole, written whole or not at all.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use crate::failure::{Context, Failure};
+
+/// The largest file that is read into memory; configurations are far smaller.
+const READ_MAX: u64 = 64 * 1024 * 1024;
+
+/// Reads a file.
+pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    let doing = || format!("open {}", path.display());
+    let file = fs::File::open(path).map_err(|error| {
+        let failure = Failure::new(format!("{}: {}", doing(), go_error(&error)));
+        match error.kind() {
+            io::ErrorKind::NotFound => failure.hint("check the path; it is taken from the current directory"),
+            _ => failure,
+        }
+    })?;
+    limited(file).context(doing())
+}
+
+/// Reads standard input for `-`, else the file.
+pub fn read_or_stdin(path: &str) -> Result<Vec<u8>, Failure> {
+    if path == "-" { limited(io::stdin()).context("read standard input") } else { read(Path::new(path)) }
+}
+
+fn limited(source: impl io::Read) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    source.take(READ_MAX + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > READ_MAX {
+        return Err(io::Error::other("larger than 64 MiB"));
+    }
+    Ok(content)
+}
+
+/// Writes a file that must not exist yet, unless `force`.
+pub fn write_new(path: &Path, content: &[u8], mode: u32, force: bool) -> Result<(), Failure> {
+    check_absent(path, force)?;
+    write(path, content, mode)
+}
+
+/// Fails when the file exists and may not be replaced.
+pub fn check_absent(path: &Path, force: bool) -> Result<(), Failure> {
+    if !force && path.exists() {
+        return Err(Failure::new(format!(
+            "file \"{}\" already exists, use --force to overwrite",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Writes a file beside its place and moves it there, so that a reader sees the old one or the new one.
+pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), Failure> {
+    let doing = || format!("write {}", path.display());
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::create_dir_all(parent).context(format!("create {}", parent.display()))?;
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let written = (|| {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
+        file.write_all(content)?;
+        // The mode of an earlier attempt's file, or one cut by the umask, would stay otherwise.
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written.context(doing())
+}
+
+/// The text of an error without the number behind it.
+pub fn go_error(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_lowercase().to_string() + chars.as_str()).unwrap_or_default()
+}

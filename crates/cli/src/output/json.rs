@@ -1,0 +1,67 @@
+//! YAML as JSON values, and JSON as the original prints it.
+
+use ichor_yaml::{Node, Resolved, Style, Value as Yaml, resolve};
+use serde::Serialize as _;
+use serde_json::ser::PrettyFormatter;
+use serde_json::{Map, Number, Value};
+
+/// The JSON value of a YAML node.
+pub fn from_yaml(node: &Node) -> Value {
+    match &node.value {
+        Yaml::Seq(items) => Value::Array(items.iter().map(from_yaml).collect()),
+        Yaml::Map(entries) => {
+            let mut map = Map::with_capacity(entries.len());
+            for (key, value) in entries {
+                map.insert(key.as_str().unwrap_or_default().to_owned(), from_yaml(value));
+            }
+            Value::Object(map)
+        }
+        Yaml::Scalar(scalar) if scalar.style == Style::Plain && scalar.tag.is_none() => {
+            match resolve(&scalar.text) {
+                Resolved::Null => Value::Null,
+                Resolved::Bool(value) => Value::Bool(value),
+                Resolved::Int(value) => Value::Number(value.into()),
+                Resolved::Uint(value) => Value::Number(value.into()),
+                Resolved::Float(value) => Number::from_f64(value).map_or(Value::Null, Value::Number),
+                Resolved::Timestamp | Resolved::Merge | Resolved::Str => Value::String(scalar.text.clone()),
+            }
+        }
+        Yaml::Scalar(scalar) => Value::String(scalar.text.clone()),
+    }
+}
+
+/// The JSON value of a YAML text of one document; empty text is null.
+pub fn from_yaml_text(text: &str) -> Result<Value, ichor_yaml::Error> {
+    let documents = ichor_yaml::parse(text)?;
+    Ok(documents.first().map_or(Value::Null, |document| from_yaml(&document.root)))
+}
+
+/// The value with the keys of every object in order.
+pub fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<(String, Value)> =
+                map.into_iter().map(|(key, value)| (key, sorted(value))).collect();
+            entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+            Value::Object(entries.into_iter().collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        other => other,
+    }
+}
+
+/// The text of a value: indented by `indent`, with the three characters escaped that would trouble a
+/// web page, ending in a newline.
+pub fn pretty(value: &Value, indent: &str) -> String {
+    let mut out = Vec::new();
+    let formatter = PrettyFormatter::with_indent(indent.as_bytes());
+    let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
+    // Writing a value into memory cannot fail: its keys are strings and its numbers finite.
+    let _ = value.serialize(&mut serializer);
+    let mut text = String::from_utf8(out).unwrap_or_default();
+    if text.contains(['<', '>', '&']) {
+        text = text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
+    }
+    text.push('\n');
+    text
+}

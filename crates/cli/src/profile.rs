@@ -1,0 +1,174 @@
+//! The client configuration of the person at the terminal, found by flags and environment.
+
+use std::path::{Path, PathBuf};
+
+use ichor_client::Client;
+use ichor_client::profile::{self, Location, Overrides, Profile, ProfileError};
+use ichor_client::talosconfig::{ClientConfig, Context};
+
+use crate::failure::{Context as _, Failure};
+use crate::files;
+use crate::parse::Call;
+use crate::text;
+
+/// What a command that talks to machines works with.
+pub struct Loaded {
+    profile: Profile,
+    /// The machines the command is for.
+    pub nodes: Vec<String>,
+}
+
+impl Loaded {
+    /// A client; nothing is connected yet.
+    pub fn client(&self) -> Result<Client, Failure> {
+        self.profile.client().map_err(|error| explain(&error, None))
+    }
+}
+
+/// Resolves the flags of `call` and the client configuration.
+pub fn load(call: &Call) -> Result<Loaded, Failure> {
+    let (config, _) = open(call)?;
+    let profile =
+        Profile::resolve(&config, &overrides(call)).map_err(|error| explain(&error, Some(&config)))?;
+    Ok(Loaded { nodes: profile.nodes.clone(), profile })
+}
+
+/// A client of machines that have no configuration yet.
+pub fn insecure_client(nodes: &[String], fingerprints: &[String]) -> Result<Client, Failure> {
+    profile::insecure(nodes, fingerprints).plain()
+}
+
+fn overrides(call: &Call) -> Overrides {
+    let some = |name: &str| call.some_text(name).map(str::to_owned);
+    Overrides {
+        context: some("context"),
+        endpoints: call.list("endpoints"),
+        nodes: call.list("nodes"),
+        cluster: some("cluster"),
+    }
+}
+
+/// Where the client configuration of `call` is.
+pub fn locate(call: &Call) -> Result<Location, Failure> {
+    locate_at(call.some_text("talosconfig"))
+}
+
+/// Where the client configuration is, when `explicit` names no other place.
+pub fn locate_at(explicit: Option<&str>) -> Result<Location, Failure> {
+    let found = profile::locate(explicit, |name| std::env::var(name).ok(), Path::exists);
+    found.ok_or_else(|| {
+        Failure::new("there is no place for the client configuration: neither HOME nor TALOSCONFIG is set")
+            .hint("name a file with --talosconfig FILE")
+    })
+}
+
+/// Opens the client configuration of `call`; a missing file is created empty.
+pub fn open(call: &Call) -> Result<(ClientConfig, PathBuf), Failure> {
+    open_at(&locate(call)?)
+}
+
+/// Opens the client configuration at a place; a missing file is created empty.
+pub fn open_at(location: &Location) -> Result<(ClientConfig, PathBuf), Failure> {
+    if location.writable && !location.path.exists() {
+        create_empty(&location.path)?;
+    }
+    Ok((read(&location.path)?, location.path.clone()))
+}
+
+fn create_empty(path: &Path) -> Result<(), Failure> {
+    make_parent(path)?;
+    files::write(path, b"", 0o600)
+}
+
+/// Makes the directory of a client configuration, for its owner alone.
+fn make_parent(path: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(parent)
+            .context(format!("create {}", parent.display())),
+        None => Ok(()),
+    }
+}
+
+/// Reads a client configuration.
+pub fn read(path: &Path) -> Result<ClientConfig, Failure> {
+    parse(&files::read(path)?).map_err(|failure| failure.within(path.display()))
+}
+
+/// Reads the content of a client configuration.
+pub fn parse(content: &[u8]) -> Result<ClientConfig, Failure> {
+    ClientConfig::parse(content).plain()
+}
+
+/// The content of a client configuration file.
+pub fn encode(config: &ClientConfig) -> Vec<u8> {
+    config.encode().into_bytes()
+}
+
+/// Writes a client configuration.
+pub fn save(config: &ClientConfig, path: &Path) -> Result<(), Failure> {
+    if path == Path::new(profile::SERVICE_ACCOUNT_PATH) {
+        return Err(Failure::new(format!("not allowed to write to config: {}", path.display()))
+            .hint("name another file with --talosconfig FILE"));
+    }
+    make_parent(path)?;
+    files::write(path, &encode(config), 0o600)
+}
+
+/// Merges contexts into the client configuration at a place; returns a line for every new name.
+pub fn merge_at(location: &Location, incoming: ClientConfig) -> Result<Vec<String>, Failure> {
+    let (mut config, path) = open_at(location)?;
+    let renamed = config.merge(incoming);
+    save(&config, &path)?;
+    Ok(renamed
+        .into_iter()
+        .map(|(old, new)| format!("renamed talosconfig context \"{old}\" -> \"{new}\""))
+        .collect())
+}
+
+/// The context to use and its name.
+pub fn context<'a>(
+    config: &'a ClientConfig,
+    wanted: Option<&str>,
+) -> Result<(&'a str, &'a Context), Failure> {
+    profile::context(config, wanted).map_err(|error| explain(&error, Some(config)))
+}
+
+/// Says which context is missing.
+pub fn no_context(config: &ClientConfig, wanted: Option<&str>) -> Failure {
+    match profile::context(config, wanted) {
+        Ok((name, _)) => Failure::new(format!("context \"{name}\" cannot be changed")),
+        Err(error) => explain(&error, Some(config)),
+    }
+}
+
+/// The names of all contexts, for completion.
+pub fn context_names(call: &Call) -> Vec<String> {
+    let Ok(location) = locate(call) else { return Vec::new() };
+    read(&location.path).map(|config| config.contexts.keys().cloned().collect()).unwrap_or_default()
+}
+
+fn explain(error: &ProfileError, config: Option<&ClientConfig>) -> Failure {
+    let failure = Failure::new(crate::failure::chain(error));
+    match error {
+        ProfileError::Empty => failure.hint(
+            "make a local cluster with `ichorctl cluster create`, take over a file with `ichorctl config merge FILE`, or name one with --talosconfig",
+        ),
+        ProfileError::NoDefault(name) | ProfileError::NoContext(name) => {
+            let names: Vec<&str> = config.iter().flat_map(|config| config.contexts.keys().map(String::as_str)).collect();
+            match text::nearest(name, names.iter().copied()) {
+                Some(near) => failure.hint(format!("did you mean \"{near}\"? `ichorctl config contexts` lists them")),
+                None => failure.hint("`ichorctl config contexts` lists them, `ichorctl config context NAME` switches"),
+            }
+        }
+        ProfileError::NoEndpoints => {
+            failure.hint("give one with `-e ADDRESS`, or keep it with `ichorctl config endpoint ADDRESS...`")
+        }
+        ProfileError::Endpoint(_) | ProfileError::SideroV1(_) | ProfileError::NoRoots(_) | ProfileError::Tls { .. } => {
+            failure
+        }
+    }
+}

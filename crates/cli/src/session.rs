@@ -1,0 +1,209 @@
+//! A command's conversation with machines: opens the client, knows the nodes, sorts the replies.
+
+use std::future::Future;
+
+use ichor_client::{Client, NodeError, Reply, Target, Unreachable, split, status_text};
+use tokio::signal::unix::{SignalKind, signal};
+use tonic::{Code, Status};
+
+use crate::explain;
+use crate::failure::Failure;
+use crate::parse::Call;
+use crate::{term, text};
+
+/// An open client and the machines the command is for.
+pub struct Session {
+    client: Client,
+    /// The machines, as they were named.
+    pub nodes: Vec<String>,
+    /// The name for replies that carry none: the only node, else the address at the other end.
+    pub label: String,
+    /// Calls name their machines; not so when talking to a machine without configuration.
+    routed: bool,
+}
+
+impl Session {
+    /// Connects to the machines of the command line or the client configuration.
+    pub async fn open(call: &Call) -> Result<Self, Failure> {
+        let profile = crate::profile::load(call)?;
+        if profile.nodes.is_empty() {
+            return Err(Failure::new(
+                "nodes are not set for the command: please use `--nodes` flag or configuration file \
+                 to set the nodes to run the command against",
+            )
+            .hint("give them with `-n ADDRESS`, or keep them with `ichorctl config node ADDRESS...`"));
+        }
+        let client = profile.client()?;
+        let peer = client.connect().await.map_err(|error| explain::unreachable(&error))?;
+        Ok(Self::over(client, profile.nodes, peer, true))
+    }
+
+    /// Connects to a machine that has no configuration yet: the nodes themselves, without a client
+    /// certificate, pinned to `fingerprints` when there are any.
+    pub async fn open_insecure(call: &Call, fingerprints: &[String]) -> Result<Self, Failure> {
+        let nodes = call.list("nodes");
+        if nodes.is_empty() {
+            return Err(Failure::new("nodes are not set for the command: please use `--nodes` flag").hint(
+                "with --insecure the nodes are connected to directly, no client configuration is read",
+            ));
+        }
+        let client = crate::profile::insecure_client(&nodes, fingerprints)?;
+        let peer = client.connect().await.map_err(|error: Unreachable| explain::unreachable(&error))?;
+        Ok(Self::over(client, nodes, peer, false))
+    }
+
+    /// [`Session::open_insecure`] with `--insecure`, else [`Session::open`].
+    pub async fn open_either(call: &Call) -> Result<Self, Failure> {
+        if call.on("insecure") { Self::open_insecure(call, &[]).await } else { Self::open(call).await }
+    }
+
+    fn over(client: Client, nodes: Vec<String>, peer: String, routed: bool) -> Self {
+        let label = match nodes.as_slice() {
+            [only] => only.clone(),
+            _ => peer,
+        };
+        Self { client, nodes, label, routed }
+    }
+
+    /// A client whose calls go to all machines.
+    pub fn all(&self) -> Client {
+        match self.nodes.as_slice() {
+            _ if !self.routed => self.client.clone(),
+            [only] => self.client.to_node(only),
+            nodes => self.client.to(Target::Nodes(nodes.to_vec())),
+        }
+    }
+
+    /// A client whose calls go to one machine.
+    pub fn node(&self, node: &str) -> Client {
+        if self.routed { self.client.to_node(node) } else { self.client.clone() }
+    }
+
+    /// The machines to ask one by one: all of them, or the one that is really connected to.
+    pub fn each(&self) -> &[String] {
+        if self.routed { &self.nodes } else { &self.nodes[..1] }
+    }
+
+    /// The client for a command that works with one machine only.
+    pub fn only(&self, call: &Call) -> Result<Client, Failure> {
+        match self.nodes.as_slice() {
+            [node] => Ok(self.node(node)),
+            _ => Err(Failure::new(format!(
+                "command \"{}\" is not supported with multiple nodes",
+                call.command().name
+            ))
+            .hint("name one machine with `-n ADDRESS`")),
+        }
+    }
+
+    /// Sorts a unary reply. Machines that failed become a warning; when none answered, a failure.
+    pub fn gather<T: Reply>(
+        &self,
+        doing: &str,
+        result: Result<Vec<T>, Status>,
+    ) -> Result<Vec<(String, T)>, Failure> {
+        let messages = result.map_err(|status| explain::status(doing, &status))?;
+        let split = split(messages, &self.label);
+        if split.failed.is_empty() {
+            return Ok(split.ok);
+        }
+        if split.ok.is_empty() {
+            return Err(explain::nodes(doing, &split.failed));
+        }
+        term::warn(&errors_text(&split.failed));
+        Ok(split.ok)
+    }
+}
+
+/// Errors of machines that were met along a stream; told at its end.
+#[derive(Default)]
+pub struct StreamErrors(Vec<NodeError>);
+
+impl StreamErrors {
+    /// Notes an error.
+    pub fn push(&mut self, error: NodeError) {
+        self.0.push(error);
+    }
+
+    /// Notes that the stream itself broke.
+    pub fn broken(&mut self, node: &str, status: &Status) {
+        self.push(NodeError { node: node.to_owned(), text: status_text(status), code: Some(status.code()) });
+    }
+
+    /// Tells all errors, if there are any, as the command's failure.
+    pub fn finish(self) -> Result<(), Failure> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        term::red(&errors_text(&self.0));
+        Err(Failure::told())
+    }
+}
+
+/// The block of errors, a line for each machine.
+pub fn errors_text(errors: &[NodeError]) -> String {
+    text::errors_block(&errors.iter().map(ToString::to_string).collect::<Vec<_>>())
+}
+
+/// Asks every machine for its version and warns of those older than this client. Never an error: a machine
+/// that cannot answer this will say so when asked the real question.
+pub async fn warn_of_old_versions(session: &Session) {
+    let Ok(reply) = session.all().machine().version(()).await else { return };
+    for (node, version) in split(reply.into_inner().messages, &session.label).ok {
+        let Some(tag) = version.version.map(|version| version.tag) else { continue };
+        if older(&tag, crate::identity::TAG) {
+            term::warn(&format!(
+                "{node}: server version {tag} is older than client version {}",
+                crate::identity::TAG
+            ));
+        }
+    }
+}
+
+fn older(tag: &str, than: &str) -> bool {
+    match (numbers(tag), numbers(than)) {
+        (Some(left), Some(right)) => left < right,
+        _ => false,
+    }
+}
+
+fn numbers(tag: &str) -> Option<[u64; 3]> {
+    let mut parts = tag.trim_start_matches('v').split(['-', '+']).next()?.split('.');
+    let mut next = || parts.next()?.parse().ok();
+    Some([next()?, next()?, next()?])
+}
+
+/// Runs a command's conversation to its end, or until Ctrl-C.
+pub fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("start the runtime: {error}")))?;
+    let result = runtime.block_on(async {
+        tokio::select! {
+            result = work => result,
+            () = interrupted() => Err(Failure::new("interrupted")),
+        }
+    });
+    // Nobody waits for name lookups or half-open connections that are still running.
+    runtime.shutdown_background();
+    result
+}
+
+async fn interrupted() {
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    eprintln!("Signal received, aborting, press Ctrl+C once again to abort immediately...");
+}
+
+/// True when trying again may help.
+pub fn is_transient(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded)
+}

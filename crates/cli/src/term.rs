@@ -1,0 +1,109 @@
+//! The terminal: colours where they are welcome, warnings, progress of what takes long.
+
+use std::io::{IsTerminal as _, Write as _, stderr};
+use std::time::{Duration, Instant};
+
+/// A step is not worth a word before it took this long.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+const YELLOW: &str = "\x1b[33m";
+const RED: &str = "\x1b[31m";
+const GREEN: &str = "\x1b[32m";
+const RESET: &str = "\x1b[0m";
+
+/// True when standard error is a terminal that may be drawn on.
+pub fn is_live() -> bool {
+    stderr().is_terminal() && std::env::var_os("CI").is_none()
+}
+
+fn coloured(colour: &str, text: &str) -> String {
+    let welcome = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    if welcome { format!("{colour}{text}{RESET}") } else { text.to_owned() }
+}
+
+/// Prints `WARNING: …` on standard error.
+pub fn warn(text: &str) {
+    eprintln!("{}", coloured(YELLOW, &format!("WARNING: {}", text.trim_end())));
+}
+
+/// Prints a block of errors in red on standard error.
+pub fn red(text: &str) {
+    eprintln!("{}", coloured(RED, text.trim_end()));
+}
+
+/// Progress of named steps on standard error.
+///
+/// On a terminal the current step is redrawn in place once it takes longer than a second; elsewhere each
+/// step is one line. Finished steps stay as lines either way.
+pub struct Progress {
+    live: bool,
+    step: String,
+    since: Instant,
+    drawn: bool,
+}
+
+impl Progress {
+    /// Progress without a step yet.
+    pub fn new() -> Self {
+        Self { live: is_live(), step: String::new(), since: Instant::now(), drawn: false }
+    }
+
+    /// Begins a step; the one before is done.
+    pub fn step(&mut self, text: impl Into<String>) {
+        self.done();
+        self.step = text.into();
+        self.since = Instant::now();
+        if !self.live {
+            eprintln!("{}", self.step);
+        }
+    }
+
+    /// Says more about the running step; call it often, it draws when it is time to.
+    pub fn tick(&mut self, detail: &str) {
+        if !self.live || self.step.is_empty() || self.since.elapsed() < PATIENCE {
+            return;
+        }
+        let seconds = self.since.elapsed().as_secs();
+        let gap = if detail.is_empty() { "" } else { ": " };
+        eprint!("\r\x1b[K{} ({seconds}s){gap}{detail}", self.step);
+        let _ = stderr().flush();
+        self.drawn = true;
+    }
+
+    /// The running step is done.
+    pub fn done(&mut self) {
+        if self.step.is_empty() {
+            return;
+        }
+        if self.live {
+            let seconds = self.since.elapsed().as_secs_f64();
+            let took =
+                if self.since.elapsed() < PATIENCE { String::new() } else { format!(" ({seconds:.1}s)") };
+            eprintln!("\r\x1b[K{} {}{took}", coloured(GREEN, "✓"), self.step);
+        }
+        self.step.clear();
+        self.drawn = false;
+    }
+
+    /// The running step failed; its line is left as it is.
+    pub fn failed(&mut self) {
+        if self.live && !self.step.is_empty() {
+            eprintln!("\r\x1b[K{} {}", coloured(RED, "✗"), self.step);
+        }
+        self.step.clear();
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.drawn {
+            eprintln!();
+        }
+    }
+}

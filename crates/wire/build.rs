@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .bytes(".common.Data.bytes")
         .bytes(".cosi.resource.Spec.proto_spec")
         .build_transport(false)
+        .codec_path("crate::codec::Codec")
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::channel::Channel;
 
 /// The first wait after a lost watch; it doubles up to the last.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
-const RETRY_LAST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_millis(250);
 
 /// A resource by name.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,8 @@
 // The generated code carries the comments of the .proto files, not a doc on every field.
 #![allow(missing_docs, clippy::all)]
 
+pub mod codec;
+
 /// Types shared by all services.
 pub mod common {
     tonic::include_proto!("common");

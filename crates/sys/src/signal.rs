@@ -54,6 +54,19 @@ pub fn ignore(signal: i32) {
     }
 }
 
+/// Signals as a fresh program expects them: none blocked, none ignored. Call right before exec.
+pub fn reset() {
+    // SAFETY: the set is initialised by sigemptyset before it is used; handlers are only removed.
+    unsafe {
+        let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        for signal in 1..32 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+    }
+}
+
 /// Sends a signal to a process.
 pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: takes two numbers.

@@ -180,7 +180,7 @@ impl<'a> Plan<'a> {
 
     fn child(&self, output: BorrowedFd<'_>) -> Result<Never, Failure> {
         let at = |stage: Stage| move |error: io::Error| Failure::new(stage, &error);
-        reset_signals();
+        crate::signal::reset();
         // SAFETY: plain system calls on this process.
         unsafe {
             libc::setsid();
@@ -310,18 +310,5 @@ fn check(call: impl FnOnce() -> i32) -> io::Result<i32> {
     match call() {
         -1 => Err(io::Error::last_os_error()),
         done => Ok(done),
-    }
-}
-
-/// Signals as a fresh program expects them: none blocked, none ignored.
-fn reset_signals() {
-    // SAFETY: the set is initialised by sigemptyset before it is used; handlers are only removed.
-    unsafe {
-        let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-        libc::sigemptyset(none.as_mut_ptr());
-        for signal in 1..32 {
-            libc::signal(signal, libc::SIG_DFL);
-        }
-        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
     }
 }

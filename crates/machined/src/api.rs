@@ -1,8 +1,16 @@
 //! The machine API: what a client can ask of this node.
 
 pub mod archive;
+pub mod configuration;
 pub mod files;
+pub mod guard;
+pub mod host;
+pub mod lifecycle;
+pub mod machine;
 pub mod mode;
+pub mod others;
 pub mod proc;
 pub mod reply;
+pub mod server;
+pub mod streams;
 pub mod walk;

@@ -115,8 +115,6 @@ pub enum Task {
     LoadConfig,
     /// Warns when there is little memory.
     MemorySizeCheck,
-    /// Exports `machine.env`.
-    SetUserEnvVars,
     /// Starts the services of a configured machine and waits for all.
     StartAllServices,
     /// From now on an emergency ends in power off.
@@ -147,7 +145,6 @@ impl Task {
             Self::StartMachined => "startMachined",
             Self::LoadConfig => "loadConfig",
             Self::MemorySizeCheck => "memorySizeCheck",
-            Self::SetUserEnvVars => "setUserEnvVars",
             Self::StartAllServices => "startAllServices",
             Self::StoreShutdown => "storeShutdown",
             Self::StopServicesForUpgrade => "stopServicesForUpgrade",
@@ -172,7 +169,6 @@ impl Task {
             Self::StartMachined | Self::TeardownLifecycle => MINUTE * 5,
             Self::StopServicesForUpgrade | Self::StopAllServices => MINUTE * 2,
             Self::MemorySizeCheck
-            | Self::SetUserEnvVars
             | Self::StoreShutdown
             | Self::SendResetSignal
             | Self::ResetSystemDisk
@@ -212,7 +208,6 @@ const INITIALIZE: &[Phase] = &[
 
 const BOOT: &[Phase] = &[
     phase("memorySizeCheck", &[Task::MemorySizeCheck]),
-    phase("env", &[Task::SetUserEnvVars]),
     phase("startEverything", &[Task::StartAllServices]),
 ];
 

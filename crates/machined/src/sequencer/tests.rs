@@ -135,7 +135,7 @@ async fn a_sequence_tells_its_story_and_skips_unchecked_phases() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_task_ends_the_sequence_and_is_fatal() {
-    let broken = (Task::SetUserEnvVars, TaskError::Failed("bad name".to_owned()));
+    let broken = (Task::MemorySizeCheck, TaskError::Failed("bad name".to_owned()));
     let (sequencer, events) = bench(Fake { ends: Mutex::new(vec![broken]), ..Fake::default() });
     sequencer.run(Request::Boot, false, "").await.unwrap_err();
     let story = story(&events);
@@ -143,7 +143,10 @@ async fn a_failed_task_ends_the_sequence_and_is_fatal() {
     let end: Vec<&str> = story.lines().rev().take(2).collect();
     assert_eq!(
         end,
-        ["FATAL boot: error running phase env in boot sequence: task setUserEnvVars: bad name", "STOP boot"]
+        [
+            "FATAL boot: error running phase memorySizeCheck in boot sequence: task memorySizeCheck: bad name",
+            "STOP boot"
+        ]
     );
 }
 

@@ -1,0 +1,94 @@
+//! Reboot, shutdown, reset: started in the background, followed by events.
+
+use tonic::{Response, Status};
+
+use ichor_wire::machine;
+use ichor_wire::machine::reset_request::WipeMode;
+
+use crate::node::Node;
+use crate::sequencer::Request;
+use crate::sequencer::table::ResetRequest;
+
+/// System volumes a node without disks can clear.
+const CLEARABLE: [&str; 2] = ["STATE", "EPHEMERAL"];
+
+fn power_is_ours(node: &Node) -> Result<(), Status> {
+    match node.platform.mode.owns_power() {
+        true => Ok(()),
+        false => Err(Status::failed_precondition("method is not supported in container mode")),
+    }
+}
+
+/// A fresh id for the events of one call.
+pub fn actor_id() -> String {
+    // The kernel makes random UUIDs; reading one does not block.
+    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    match uuid.trim() {
+        "" => format!("{:032x}", jiff::Timestamp::now().as_nanosecond().unsigned_abs()),
+        uuid => uuid.to_owned(),
+    }
+}
+
+/// Starts the reboot sequence.
+pub fn reboot(
+    node: &Node,
+    request: machine::RebootRequest,
+) -> Result<Response<machine::RebootResponse>, Status> {
+    power_is_ours(node)?;
+    let force = request.mode() == machine::reboot_request::Mode::Force;
+    let actor_id = actor_id();
+    node.sequencer.start(Request::Reboot { force }, false, &actor_id);
+    let message = machine::Reboot { metadata: None, actor_id };
+    Ok(Response::new(machine::RebootResponse { messages: vec![message] }))
+}
+
+/// Starts the shutdown sequence, taking over whatever runs.
+pub fn shutdown(
+    node: &Node,
+    request: machine::ShutdownRequest,
+) -> Result<Response<machine::ShutdownResponse>, Status> {
+    power_is_ours(node)?;
+    let actor_id = actor_id();
+    node.sequencer.start(Request::Shutdown { force: request.force }, true, &actor_id);
+    let message = machine::Shutdown { metadata: None, actor_id };
+    Ok(Response::new(machine::ShutdownResponse { messages: vec![message] }))
+}
+
+/// Starts the reset sequence, as far as this node can: its volumes are directories.
+pub fn reset(
+    node: &Node,
+    request: machine::ResetRequest,
+) -> Result<Response<machine::ResetResponse>, Status> {
+    let mode = request.mode();
+    if !request.user_disks_to_wipe.is_empty() || mode == WipeMode::UserDisks {
+        return Err(Status::unimplemented("wiping user disks is not supported yet"));
+    }
+    let partitions: Vec<String> = request
+        .system_partitions_to_wipe
+        .iter()
+        .filter(|spec| spec.wipe)
+        .map(|spec| spec.label.clone())
+        .collect();
+    if let Some(label) = partitions.iter().find(|label| !CLEARABLE.contains(&label.as_str())) {
+        return Err(Status::unimplemented(format!(
+            "this node has no partition {label:?} to wipe; it can clear STATE and EPHEMERAL"
+        )));
+    }
+    let actor_id = actor_id();
+    let request = ResetRequest { graceful: request.graceful, reboot: request.reboot, mode, partitions };
+    node.sequencer.start(Request::Reset(request), false, &actor_id);
+    let message = machine::Reset { metadata: None, actor_id };
+    Ok(Response::new(machine::ResetResponse { messages: vec![message] }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actor_ids_are_uuids_and_differ() {
+        let (a, b) = (actor_id(), actor_id());
+        assert_ne!(a, b);
+        assert_eq!(a.len(), 36);
+    }
+}

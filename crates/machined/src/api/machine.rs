@@ -1,0 +1,458 @@
+//! The machine service: every method, most of them one call into a module beside this one.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use ichor_wire::machine::machine_service_server::MachineService;
+use ichor_wire::{common, machine};
+
+use super::reply::Replies;
+use super::{configuration, files, host, lifecycle, streams};
+use crate::node::Node;
+use crate::services::ServiceError;
+use crate::version;
+
+/// What the missing pieces are called in answers.
+mod missing {
+    pub(super) const CAPTURE: &str = "packet capture is not supported yet";
+    pub(super) const DISKS: &str =
+        "this node runs without an installed disk; upgrades and rollbacks come with installation";
+    pub(super) const ETCD: &str = "this node does not run etcd yet";
+    pub(super) const KUBERNETES: &str = "this node does not run Kubernetes yet";
+    pub(super) const META: &str = "this node has no META partition yet";
+    pub(super) const NETSTAT: &str = "the socket table is not supported yet";
+    pub(super) const RUNTIME: &str = "this node does not run a container runtime yet";
+}
+
+/// Whom a server answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiMode {
+    /// A configured node.
+    Configured,
+    /// A node that waits for its configuration.
+    Maintenance,
+}
+
+/// The machine API over a node.
+#[derive(Clone)]
+pub struct Api {
+    pub(super) node: Arc<Node>,
+    pub(super) mode: ApiMode,
+}
+
+impl Api {
+    /// An API over `node`.
+    pub fn new(node: Arc<Node>, mode: ApiMode) -> Self {
+        Self { node, mode }
+    }
+}
+
+fn service_status(error: &ServiceError) -> Status {
+    Status::unknown(error.to_string())
+}
+
+#[tonic::async_trait]
+impl MachineService for Api {
+    type CopyStream = Replies<common::Data>;
+    type DmesgStream = Replies<common::Data>;
+    type EventsStream = Replies<machine::Event>;
+    type ListStream = Replies<machine::FileInfo>;
+    type DiskUsageStream = Replies<machine::DiskUsageInfo>;
+    type LogsStream = Replies<common::Data>;
+    type ReadStream = Replies<common::Data>;
+    type EtcdSnapshotStream = Replies<common::Data>;
+    type KubeconfigStream = Replies<common::Data>;
+    type PacketCaptureStream = Replies<common::Data>;
+    type ImageListStream = Replies<machine::ImageListResponse>;
+
+    async fn cpu_freq_stats(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<machine::CpuFreqStatsResponse>, Status> {
+        host::cpu_freq_stats().await
+    }
+
+    async fn cpu_info(&self, _request: Request<()>) -> Result<Response<machine::CpuInfoResponse>, Status> {
+        host::cpu_info().await
+    }
+
+    async fn disk_stats(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<machine::DiskStatsResponse>, Status> {
+        host::disk_stats().await
+    }
+
+    async fn load_avg(&self, _request: Request<()>) -> Result<Response<machine::LoadAvgResponse>, Status> {
+        host::load_avg().await
+    }
+
+    async fn memory(&self, _request: Request<()>) -> Result<Response<machine::MemoryResponse>, Status> {
+        host::memory().await
+    }
+
+    async fn mounts(&self, _request: Request<()>) -> Result<Response<machine::MountsResponse>, Status> {
+        host::mounts().await
+    }
+
+    async fn network_device_stats(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<machine::NetworkDeviceStatsResponse>, Status> {
+        host::network_device_stats().await
+    }
+
+    async fn processes(&self, _request: Request<()>) -> Result<Response<machine::ProcessesResponse>, Status> {
+        host::processes().await
+    }
+
+    async fn system_stat(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<machine::SystemStatResponse>, Status> {
+        host::system_stat().await
+    }
+
+    async fn copy(
+        &self,
+        request: Request<machine::CopyRequest>,
+    ) -> Result<Response<Self::CopyStream>, Status> {
+        files::copy(request.into_inner()).await
+    }
+
+    async fn list(
+        &self,
+        request: Request<machine::ListRequest>,
+    ) -> Result<Response<Self::ListStream>, Status> {
+        files::list(request.into_inner()).await
+    }
+
+    async fn disk_usage(
+        &self,
+        request: Request<machine::DiskUsageRequest>,
+    ) -> Result<Response<Self::DiskUsageStream>, Status> {
+        files::disk_usage(request.into_inner()).await
+    }
+
+    async fn read(
+        &self,
+        request: Request<machine::ReadRequest>,
+    ) -> Result<Response<Self::ReadStream>, Status> {
+        files::read(request.into_inner()).await
+    }
+
+    async fn reboot(
+        &self,
+        request: Request<machine::RebootRequest>,
+    ) -> Result<Response<machine::RebootResponse>, Status> {
+        lifecycle::reboot(&self.node, request.into_inner())
+    }
+
+    async fn shutdown(
+        &self,
+        request: Request<machine::ShutdownRequest>,
+    ) -> Result<Response<machine::ShutdownResponse>, Status> {
+        lifecycle::shutdown(&self.node, request.into_inner())
+    }
+
+    async fn reset(
+        &self,
+        request: Request<machine::ResetRequest>,
+    ) -> Result<Response<machine::ResetResponse>, Status> {
+        lifecycle::reset(&self.node, request.into_inner())
+    }
+
+    async fn apply_configuration(
+        &self,
+        request: Request<machine::ApplyConfigurationRequest>,
+    ) -> Result<Response<machine::ApplyConfigurationResponse>, Status> {
+        configuration::apply_configuration(&self.node, self.mode, request.into_inner()).await
+    }
+
+    async fn generate_client_configuration(
+        &self,
+        request: Request<machine::GenerateClientConfigurationRequest>,
+    ) -> Result<Response<machine::GenerateClientConfigurationResponse>, Status> {
+        configuration::generate_client_configuration(&self.node, self.mode, request.into_inner()).await
+    }
+
+    async fn generate_configuration(
+        &self,
+        _request: Request<machine::GenerateConfigurationRequest>,
+    ) -> Result<Response<machine::GenerateConfigurationResponse>, Status> {
+        Err(Status::unimplemented(
+            "generating a configuration on the node is deprecated and not supported; use `gen config` on the client",
+        ))
+    }
+
+    async fn hostname(&self, _request: Request<()>) -> Result<Response<machine::HostnameResponse>, Status> {
+        Ok(host::hostname())
+    }
+
+    async fn logs(
+        &self,
+        request: Request<machine::LogsRequest>,
+    ) -> Result<Response<Self::LogsStream>, Status> {
+        streams::logs(&self.node.logs, request.get_ref())
+    }
+
+    async fn logs_containers(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<machine::LogsContainersResponse>, Status> {
+        let message = machine::LogsContainer { metadata: None, ids: self.node.logs.ids() };
+        Ok(Response::new(machine::LogsContainersResponse { messages: vec![message] }))
+    }
+
+    async fn dmesg(
+        &self,
+        request: Request<machine::DmesgRequest>,
+    ) -> Result<Response<Self::DmesgStream>, Status> {
+        streams::dmesg(self.node.own_kernel_log, &self.node.logs, request.into_inner())
+    }
+
+    async fn events(
+        &self,
+        request: Request<machine::EventsRequest>,
+    ) -> Result<Response<Self::EventsStream>, Status> {
+        streams::events(&self.node.events, request.get_ref())
+    }
+
+    async fn service_list(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<machine::ServiceListResponse>, Status> {
+        let message = machine::ServiceList { metadata: None, services: self.node.services.list() };
+        Ok(Response::new(machine::ServiceListResponse { messages: vec![message] }))
+    }
+
+    async fn service_start(
+        &self,
+        request: Request<machine::ServiceStartRequest>,
+    ) -> Result<Response<machine::ServiceStartResponse>, Status> {
+        let id = request.into_inner().id;
+        let services = &self.node.services;
+        services.check_api(&id, "start").map_err(|error| service_status(&error))?;
+        services.start(&id).map_err(|error| service_status(&error))?;
+        let message = machine::ServiceStart { metadata: None, resp: format!("Service {id:?} started") };
+        Ok(Response::new(machine::ServiceStartResponse { messages: vec![message] }))
+    }
+
+    async fn service_stop(
+        &self,
+        request: Request<machine::ServiceStopRequest>,
+    ) -> Result<Response<machine::ServiceStopResponse>, Status> {
+        let id = request.into_inner().id;
+        let services = &self.node.services;
+        services.check_api(&id, "stop").map_err(|error| service_status(&error))?;
+        services.stop(&id).await.map_err(|error| service_status(&error))?;
+        let message = machine::ServiceStop { metadata: None, resp: format!("Service {id:?} stopped") };
+        Ok(Response::new(machine::ServiceStopResponse { messages: vec![message] }))
+    }
+
+    async fn service_restart(
+        &self,
+        request: Request<machine::ServiceRestartRequest>,
+    ) -> Result<Response<machine::ServiceRestartResponse>, Status> {
+        let id = request.into_inner().id;
+        let services = &self.node.services;
+        services.check_api(&id, "restart").map_err(|error| service_status(&error))?;
+        services.restart(&id).await.map_err(|error| service_status(&error))?;
+        let message = machine::ServiceRestart { metadata: None, resp: format!("Service {id:?} restarted") };
+        Ok(Response::new(machine::ServiceRestartResponse { messages: vec![message] }))
+    }
+
+    async fn version(&self, _request: Request<()>) -> Result<Response<machine::VersionResponse>, Status> {
+        let platform = &self.node.platform;
+        let message = machine::Version {
+            metadata: None,
+            version: Some(version::info()),
+            platform: Some(machine::PlatformInfo {
+                name: platform.name.clone(),
+                mode: platform.mode.as_str().to_owned(),
+            }),
+            features: Some(machine::FeaturesInfo { rbac: self.mode == ApiMode::Configured }),
+        };
+        Ok(Response::new(machine::VersionResponse { messages: vec![message] }))
+    }
+
+    async fn bootstrap(
+        &self,
+        _request: Request<machine::BootstrapRequest>,
+    ) -> Result<Response<machine::BootstrapResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn containers(
+        &self,
+        _request: Request<machine::ContainersRequest>,
+    ) -> Result<Response<machine::ContainersResponse>, Status> {
+        Err(Status::unimplemented(missing::RUNTIME))
+    }
+
+    async fn etcd_member_list(
+        &self,
+        _request: Request<machine::EtcdMemberListRequest>,
+    ) -> Result<Response<machine::EtcdMemberListResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn etcd_remove_member_by_id(
+        &self,
+        _request: Request<machine::EtcdRemoveMemberByIdRequest>,
+    ) -> Result<Response<machine::EtcdRemoveMemberByIdResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn etcd_leave_cluster(
+        &self,
+        _request: Request<machine::EtcdLeaveClusterRequest>,
+    ) -> Result<Response<machine::EtcdLeaveClusterResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn etcd_forfeit_leadership(
+        &self,
+        _request: Request<machine::EtcdForfeitLeadershipRequest>,
+    ) -> Result<Response<machine::EtcdForfeitLeadershipResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn etcd_recover(
+        &self,
+        _request: Request<tonic::Streaming<common::Data>>,
+    ) -> Result<Response<machine::EtcdRecoverResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn etcd_alarm_list(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<machine::EtcdAlarmListResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn etcd_alarm_disarm(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<machine::EtcdAlarmDisarmResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn etcd_defragment(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<machine::EtcdDefragmentResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn etcd_status(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<machine::EtcdStatusResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn etcd_downgrade_validate(
+        &self,
+        _request: Request<machine::EtcdDowngradeValidateRequest>,
+    ) -> Result<Response<machine::EtcdDowngradeValidateResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn etcd_downgrade_enable(
+        &self,
+        _request: Request<machine::EtcdDowngradeEnableRequest>,
+    ) -> Result<Response<machine::EtcdDowngradeEnableResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn etcd_downgrade_cancel(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<machine::EtcdDowngradeCancelResponse>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn restart(
+        &self,
+        _request: Request<machine::RestartRequest>,
+    ) -> Result<Response<machine::RestartResponse>, Status> {
+        Err(Status::unimplemented(missing::RUNTIME))
+    }
+
+    async fn rollback(
+        &self,
+        _request: Request<machine::RollbackRequest>,
+    ) -> Result<Response<machine::RollbackResponse>, Status> {
+        Err(Status::unimplemented(missing::DISKS))
+    }
+
+    async fn stats(
+        &self,
+        _request: Request<machine::StatsRequest>,
+    ) -> Result<Response<machine::StatsResponse>, Status> {
+        Err(Status::unimplemented(missing::RUNTIME))
+    }
+
+    async fn upgrade(
+        &self,
+        _request: Request<machine::UpgradeRequest>,
+    ) -> Result<Response<machine::UpgradeResponse>, Status> {
+        Err(Status::unimplemented(missing::DISKS))
+    }
+
+    async fn netstat(
+        &self,
+        _request: Request<machine::NetstatRequest>,
+    ) -> Result<Response<machine::NetstatResponse>, Status> {
+        Err(Status::unimplemented(missing::NETSTAT))
+    }
+
+    async fn meta_write(
+        &self,
+        _request: Request<machine::MetaWriteRequest>,
+    ) -> Result<Response<machine::MetaWriteResponse>, Status> {
+        Err(Status::unimplemented(missing::META))
+    }
+
+    async fn meta_delete(
+        &self,
+        _request: Request<machine::MetaDeleteRequest>,
+    ) -> Result<Response<machine::MetaDeleteResponse>, Status> {
+        Err(Status::unimplemented(missing::META))
+    }
+
+    async fn image_pull(
+        &self,
+        _request: Request<machine::ImagePullRequest>,
+    ) -> Result<Response<machine::ImagePullResponse>, Status> {
+        Err(Status::unimplemented(missing::RUNTIME))
+    }
+
+    async fn etcd_snapshot(
+        &self,
+        _request: Request<machine::EtcdSnapshotRequest>,
+    ) -> Result<Response<Self::EtcdSnapshotStream>, Status> {
+        Err(Status::unimplemented(missing::ETCD))
+    }
+
+    async fn kubeconfig(&self, _request: Request<()>) -> Result<Response<Self::KubeconfigStream>, Status> {
+        Err(Status::unimplemented(missing::KUBERNETES))
+    }
+
+    async fn packet_capture(
+        &self,
+        _request: Request<machine::PacketCaptureRequest>,
+    ) -> Result<Response<Self::PacketCaptureStream>, Status> {
+        Err(Status::unimplemented(missing::CAPTURE))
+    }
+
+    async fn image_list(
+        &self,
+        _request: Request<machine::ImageListRequest>,
+    ) -> Result<Response<Self::ImageListStream>, Status> {
+        Err(Status::unimplemented(missing::RUNTIME))
+    }
+}

@@ -1,0 +1,158 @@
+//! The smaller services: time, inspection, storage, cluster.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tonic::{Request, Response, Status};
+
+use ichor_net::sntp;
+use ichor_resource::block::{Disk, SystemDisk};
+use ichor_resource::network::TimeServerStatus;
+use ichor_wire::inspect::inspect_service_server::InspectService;
+use ichor_wire::storage::storage_service_server::StorageService;
+use ichor_wire::time::time_service_server::TimeService;
+use ichor_wire::{cluster, inspect, storage, time};
+
+use super::machine::Api;
+use super::reply::Replies;
+
+/// A time server that does not answer within this is not there.
+const QUERY_MAX: Duration = Duration::from_secs(5);
+
+/// Id of the one time server status.
+const TIME_SERVERS: &str = "timeservers";
+
+/// Id of the one system disk.
+const SYSTEM_DISK: &str = "system-disk";
+
+#[tonic::async_trait]
+impl TimeService for Api {
+    async fn time(&self, _request: Request<()>) -> Result<Response<time::TimeResponse>, Status> {
+        let found = self.node.state.find::<TimeServerStatus>("network", TIME_SERVERS);
+        let server = found.and_then(|status| status.time_servers.first().cloned());
+        match server {
+            Some(server) => query(&server).await,
+            None => Err(Status::unknown("no time servers configured")),
+        }
+    }
+
+    async fn time_check(
+        &self,
+        request: Request<time::TimeRequest>,
+    ) -> Result<Response<time::TimeResponse>, Status> {
+        query(&request.into_inner().server).await
+    }
+}
+
+async fn query(server: &str) -> Result<Response<time::TimeResponse>, Status> {
+    if server.starts_with("/dev/") {
+        return Err(Status::unimplemented("PTP devices are not supported yet"));
+    }
+    let sample = sntp::query_name(server, QUERY_MAX)
+        .await
+        .map_err(|error| Status::unknown(format!("error querying time server {server:?}: {error}")))?;
+    let message = time::Time {
+        metadata: None,
+        server: server.to_owned(),
+        localtime: Some(timestamp(sample.local)),
+        remotetime: Some(timestamp(sample.remote)),
+    };
+    Ok(Response::new(time::TimeResponse { messages: vec![message] }))
+}
+
+fn timestamp(at: SystemTime) -> prost_types::Timestamp {
+    prost_types::Timestamp::from(at)
+}
+
+#[tonic::async_trait]
+impl InspectService for Api {
+    async fn controller_runtime_dependencies(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<inspect::ControllerRuntimeDependenciesResponse>, Status> {
+        let edges = self
+            .node
+            .controllers
+            .dependencies()
+            .into_iter()
+            .filter_map(|edge| {
+                Some(inspect::ControllerDependencyEdge {
+                    controller_name: edge.controller.to_owned(),
+                    edge_type: edge.kind.number()?,
+                    resource_namespace: edge.namespace,
+                    resource_type: edge.type_name.to_owned(),
+                    resource_id: edge.id.map(|id| id.to_string()).unwrap_or_default(),
+                })
+            })
+            .collect();
+        let message = inspect::ControllerRuntimeDependency { metadata: None, edges };
+        Ok(Response::new(inspect::ControllerRuntimeDependenciesResponse { messages: vec![message] }))
+    }
+}
+
+#[tonic::async_trait]
+impl StorageService for Api {
+    async fn disks(&self, _request: Request<()>) -> Result<Response<storage::DisksResponse>, Status> {
+        let system = self.node.state.find::<SystemDisk>("runtime", SYSTEM_DISK);
+        let disks = self
+            .node
+            .state
+            .list::<Disk>("runtime")
+            .iter()
+            .map(|disk| {
+                let is_system = system.as_ref().is_some_and(|system| disk.id() == system.disk_id.as_str());
+                wire_disk(disk.spec(), is_system)
+            })
+            .collect();
+        let message = storage::Disks { metadata: None, disks };
+        Ok(Response::new(storage::DisksResponse { messages: vec![message] }))
+    }
+
+    async fn block_device_wipe(
+        &self,
+        _request: Request<storage::BlockDeviceWipeRequest>,
+    ) -> Result<Response<storage::BlockDeviceWipeResponse>, Status> {
+        Err(Status::unimplemented("wiping block devices is not supported yet"))
+    }
+}
+
+fn wire_disk(disk: &Disk, system_disk: bool) -> storage::Disk {
+    use storage::disk::DiskType;
+    let kind = match (disk.cdrom, disk.transport.as_str(), disk.rotational) {
+        (true, _, _) => DiskType::Cd,
+        (false, "nvme", _) => DiskType::Nvme,
+        (false, "mmc", _) => DiskType::Sd,
+        (false, _, true) => DiskType::Hdd,
+        (false, _, false) => DiskType::Ssd,
+    };
+    storage::Disk {
+        size: disk.size,
+        model: disk.model.clone(),
+        device_name: disk.dev_path.clone(),
+        name: String::new(),
+        serial: disk.serial.clone(),
+        modalias: disk.modalias.clone(),
+        uuid: disk.uuid.clone(),
+        wwid: disk.wwid.clone(),
+        r#type: kind.into(),
+        bus_path: disk.bus_path.clone(),
+        system_disk,
+        subsystem: disk.sub_system.clone(),
+        readonly: disk.readonly,
+    }
+}
+
+/// Cluster health; there is no Kubernetes to ask yet.
+pub struct ClusterApi(pub Arc<crate::node::Node>);
+
+#[tonic::async_trait]
+impl cluster::cluster_service_server::ClusterService for ClusterApi {
+    type HealthCheckStream = Replies<cluster::HealthCheckProgress>;
+
+    async fn health_check(
+        &self,
+        _request: Request<cluster::HealthCheckRequest>,
+    ) -> Result<Response<Self::HealthCheckStream>, Status> {
+        Err(Status::unimplemented("cluster health checks need Kubernetes, which this node does not run yet"))
+    }
+}

@@ -1,0 +1,146 @@
+//! The servers of machined: the machine socket, the filtered state of the daemons, maintenance mode.
+
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::service::Routes;
+
+use ichor_cosi::{AccessRequest, ReadOnly, State, StateService};
+use ichor_pki::{Role, RoleSet};
+use ichor_resource::TypedSpec;
+use ichor_resource::network::{HostnameStatus, NodeAddress};
+use ichor_resource::secrets::{ApiCertificate, OSRootSecret, TrustdCertificate};
+use ichor_rpc::authorize::{Assign, Authorize};
+use ichor_rpc::peer::PeerIdentity;
+use ichor_rpc::server::{Grpc, Limits, serve_tls, serve_unix};
+use ichor_rpc::{ServerTls, roles};
+use ichor_wire::cluster::cluster_service_server::ClusterServiceServer;
+use ichor_wire::inspect::inspect_service_server::InspectServiceServer;
+use ichor_wire::machine::machine_service_server::MachineServiceServer;
+use ichor_wire::storage::storage_service_server::StorageServiceServer;
+use ichor_wire::time::time_service_server::TimeServiceServer;
+
+use super::guard::{CatchPanic, MaintenanceGate};
+use super::machine::{Api, ApiMode};
+use super::others::ClusterApi;
+use crate::node::Node;
+
+/// The largest message a configured node takes.
+const MESSAGE_MAX: usize = 32 * 1024 * 1024;
+
+/// The largest message a node in maintenance mode takes: its peers are nobody yet.
+const MAINTENANCE_MESSAGE_MAX: usize = 4 * 1024 * 1024;
+
+fn is_admin(request: &AccessRequest<'_>) -> bool {
+    roles::of_extensions(request.extensions).intersects(&RoleSet::of(&[Role::Admin]))
+}
+
+/// All services of a configured node, without any check of roles.
+pub fn routes(node: &Arc<Node>) -> Routes {
+    let api = Api::new(Arc::clone(node), ApiMode::Configured);
+    let state = StateService::new(node.state.clone(), ReadOnly::new(node.state.clone(), is_admin));
+    Routes::new(MachineServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_MAX))
+        .add_service(TimeServiceServer::new(api.clone()))
+        .add_service(InspectServiceServer::new(api.clone()))
+        .add_service(StorageServiceServer::new(api))
+        .add_service(ClusterServiceServer::new(ClusterApi(Arc::clone(node))))
+        .add_service(state)
+        .prepare()
+}
+
+/// Serves the machine socket until `stop`.
+pub async fn serve_machine(node: Arc<Node>, listener: UnixListener, stop: CancellationToken) {
+    let routes = routes(&node);
+    serve_unix(listener, Limits::default(), stop, move |peer| {
+        Grpc::new(Authorize::new(CatchPanic(routes.clone())), peer)
+    })
+    .await;
+}
+
+/// Serves the part of the state that one daemon may read, until `stop`.
+pub async fn serve_runtime(
+    state: State,
+    allowed: &'static [Readable],
+    listener: UnixListener,
+    stop: CancellationToken,
+) {
+    let filter = move |request: &AccessRequest<'_>| check_readable(allowed, request);
+    let routes = Routes::new(StateService::new(state, filter)).prepare();
+    serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(routes.clone(), peer)).await;
+}
+
+/// One thing a daemon may read.
+#[derive(Debug, Clone, Copy)]
+pub struct Readable {
+    namespace: &'static str,
+    type_name: fn() -> &'static str,
+    id: Option<&'static str>,
+}
+
+fn type_name<T: TypedSpec>() -> &'static str {
+    T::definition().type_name
+}
+
+/// What apid may read.
+pub const FOR_APID: &[Readable] = &[
+    Readable { namespace: "secrets", type_name: type_name::<ApiCertificate>, id: Some("api") },
+    Readable { namespace: "network", type_name: type_name::<NodeAddress>, id: None },
+    Readable { namespace: "network", type_name: type_name::<HostnameStatus>, id: None },
+];
+
+/// What trustd may read.
+pub const FOR_TRUSTD: &[Readable] = &[
+    Readable { namespace: "secrets", type_name: type_name::<TrustdCertificate>, id: Some("trustd") },
+    Readable { namespace: "secrets", type_name: type_name::<OSRootSecret>, id: Some("os") },
+];
+
+fn check_readable(allowed: &[Readable], request: &AccessRequest<'_>) -> Result<(), Status> {
+    if !request.verb.is_read() {
+        return Err(Status::permission_denied("write access is not allowed"));
+    }
+    let fits = |readable: &Readable| {
+        readable.namespace == request.namespace
+            && (readable.type_name)() == request.type_name
+            && readable.id.is_none_or(|id| request.id == Some(id))
+    };
+    match allowed.iter().any(fits) {
+        true => Ok(()),
+        false => Err(Status::permission_denied("access denied")),
+    }
+}
+
+/// Serves maintenance mode over TLS until `stop`. Everyone may read, and hand in a configuration.
+pub async fn serve_maintenance(
+    node: Arc<Node>,
+    listener: TcpListener,
+    tls: &ServerTls,
+    stop: CancellationToken,
+) -> Result<(), ichor_pki::PkiError> {
+    let config = tls.server_only()?;
+    let api = Api::new(Arc::clone(&node), ApiMode::Maintenance);
+    let state = StateService::new(node.state.clone(), ReadOnly::new(node.state.clone(), is_admin));
+    let routes = Routes::new(
+        MachineServiceServer::new(api.clone()).max_decoding_message_size(MAINTENANCE_MESSAGE_MAX),
+    )
+    .add_service(StorageServiceServer::new(api))
+    .add_service(state)
+    .prepare();
+    let limits = Limits { drain: std::time::Duration::from_secs(5), ..Limits::default() };
+    serve_tls(listener, config, limits, stop, move |peer| {
+        let gate = MaintenanceGate(CatchPanic(routes.clone()));
+        Grpc::new(Assign::new(gate, maintenance_roles), peer)
+    })
+    .await;
+    Ok(())
+}
+
+/// A peer over SideroLink is the management plane; everyone else may look.
+fn maintenance_roles(peer: &PeerIdentity) -> RoleSet {
+    let siderolink = peer.address.is_some_and(|address| match address.ip() {
+        std::net::IpAddr::V6(ip) => ip.octets()[0] == 0xfd && ip.octets()[7] == 0x03,
+        std::net::IpAddr::V4(_) => false,
+    });
+    RoleSet::of(&[if siderolink { Role::Admin } else { Role::Reader }])
+}

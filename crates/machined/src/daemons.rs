@@ -1,0 +1,125 @@
+//! The services a node runs: what each needs, how it is started, how one sees that it is well.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ichor_cosi::State;
+use ichor_resource::network::NetworkStatus;
+use ichor_resource::secrets::{ApiCertificate, TrustdCertificate};
+use ichor_resource::time::TimeStatus;
+
+use crate::node::Paths;
+use crate::services::spec::TaskRun;
+use crate::services::{Condition, Health, ProcessSpec, RestartPolicy, Run, ServiceSpec, condition};
+
+/// User of apid, also of the socket it talks to.
+pub const APID_UID: u32 = 50;
+
+/// User of trustd.
+pub const TRUSTD_UID: u32 = 51;
+
+/// Where apid listens.
+pub const APID_PORT: u16 = 50_000;
+
+/// Where trustd listens.
+pub const TRUSTD_PORT: u16 = 50_001;
+
+/// The device manager, where the image has one.
+pub const UDEVD: &str = "/sbin/systemd-udevd";
+
+/// The daemons get a little longer to finish their calls.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// The machine API of this very process.
+pub fn machined(paths: &Paths, serve: TaskRun) -> ServiceSpec {
+    ServiceSpec {
+        health: Some(Health::unix(paths.machine_socket())),
+        restart: RestartPolicy::Forever,
+        ..ServiceSpec::new("machined", Run::Task(serve))
+    }
+}
+
+/// The gateway on port 50000. `program` is the multi-call binary.
+pub fn apid(program: &str, state: &State) -> ServiceSpec {
+    ServiceSpec {
+        conditions: vec![exists::<ApiCertificate>(state, "secrets", "api", "api certificates")],
+        health: Some(Health::tcp(APID_PORT)),
+        grace: GRACE,
+        ..ServiceSpec::new("apid", Run::Process(daemon(program, "apid", APID_UID)))
+    }
+}
+
+/// Signs certificates for joining workers.
+pub fn trustd(program: &str, state: &State) -> ServiceSpec {
+    ServiceSpec {
+        conditions: vec![
+            holds(state, "runtime", "node", "time to be in sync", |status: &TimeStatus| status.synced),
+            holds(state, "network", "status", "network", |status: &NetworkStatus| {
+                status.address_ready && status.hostname_ready
+            }),
+            exists::<TrustdCertificate>(state, "secrets", "trustd", "trustd certificates"),
+        ],
+        health: Some(Health::tcp(TRUSTD_PORT)),
+        grace: GRACE,
+        ..ServiceSpec::new("trustd", Run::Process(daemon(program, "trustd", TRUSTD_UID)))
+    }
+}
+
+/// The device manager.
+pub fn udevd() -> ServiceSpec {
+    let process = ProcessSpec {
+        path: UDEVD.to_owned(),
+        args: vec![UDEVD.to_owned(), "--resolve-names=never".to_owned()],
+        env: vec!["XDG_RUNTIME_DIR=/run".to_owned(), "PATH=/usr/bin:/usr/sbin:/bin:/sbin".to_owned()],
+        privileged: true,
+        cgroup: Some("system/udevd".to_owned()),
+        ..ProcessSpec::default()
+    };
+    ServiceSpec {
+        health: Some(Health::unix("/run/udev/control".into())),
+        ..ServiceSpec::new("udevd", Run::Process(process))
+    }
+}
+
+/// A first-party daemon: its own user, no capabilities, no look at secrets on disk.
+fn daemon(program: &str, name: &str, uid: u32) -> ProcessSpec {
+    ProcessSpec {
+        path: program.to_owned(),
+        args: vec![name.to_owned()],
+        env: vec!["PATH=/usr/bin".to_owned()],
+        uid,
+        privileged: false,
+        cgroup: Some(format!("system/{name}")),
+        oom_score_adj: -998,
+        masked: vec!["/system/state".to_owned()],
+    }
+}
+
+fn exists<T: ichor_resource::TypedSpec>(
+    state: &State,
+    namespace: &'static str,
+    id: &'static str,
+    name: &str,
+) -> Arc<dyn Condition> {
+    holds(state, namespace, id, name, |_: &T| true)
+}
+
+/// A condition over one resource.
+fn holds<T: ichor_resource::TypedSpec>(
+    state: &State,
+    namespace: &'static str,
+    id: &'static str,
+    name: &str,
+    check: fn(&T) -> bool,
+) -> Arc<dyn Condition> {
+    let state = state.clone();
+    condition(name, move || {
+        let state = state.clone();
+        Box::pin(async move {
+            // A watch that breaks is begun anew; the condition is about the resource, not the watch.
+            while state.wait_for::<T>(namespace, id, |found| check(found.spec())).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        })
+    })
+}

@@ -40,7 +40,7 @@ const fn entry(
 }
 
 /// In this order: later ones sit on earlier ones.
-const TABLE: [Entry; 15] = [
+const TABLE: [Entry; 16] = [
     entry("/dev", "devtmpfs", &[NOSUID], "mode=0755", Need::Must),
     entry("/proc", "proc", &[NOSUID, NOEXEC, NODEV], "", Need::Must),
     entry("/sys", "sysfs", &[], "", Need::Must),
@@ -56,6 +56,8 @@ const TABLE: [Entry; 15] = [
     entry("/run", "tmpfs", &[NOSUID, NOEXEC, RELATIME], "mode=0755", Need::Must),
     entry("/system", "tmpfs", &[], "mode=0755", Need::Must),
     entry("/tmp", "tmpfs", &[NOSUID, NOEXEC, NODEV], "mode=0755,size=64M", Need::Must),
+    // Until a disk holds it.
+    entry("/var", "tmpfs", &[NOSUID, NODEV], "mode=0755", Need::Must),
 ];
 
 /// Mounts what is missing of the table. Errors are told and passed over: there is nobody to return them to.

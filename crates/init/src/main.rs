@@ -23,6 +23,8 @@ fn main() -> ExitCode {
     };
     match name.as_str() {
         "init" => pid1::main(&rest),
+        "apid" => ichor_apid::main(&rest),
+        "trustd" => ichor_trustd::main(&rest),
         "poweroff" | "shutdown" => ask_pid1(rustix::process::Signal::TERM),
         "reboot" => ask_pid1(rustix::process::Signal::INT),
         _ if std::process::id() == 1 => pid1::main(&rest),

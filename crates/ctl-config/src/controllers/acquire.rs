@@ -173,3 +173,182 @@ impl<P: AcquirePort> Controller for AcquireController<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use ichor_cosi::State;
+    use ichor_testkit::Harness;
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::disk::{ConfigDisk, StateDir};
+
+    /// Sources by name; a text with `kind:` alone counts as partial, `bad` is refused.
+    #[derive(Clone, Default)]
+    struct Fake(Arc<Mutex<Inner>>);
+
+    #[derive(Default)]
+    struct Inner {
+        sources: Vec<(Source, &'static str)>,
+        story: Vec<String>,
+    }
+
+    impl Fake {
+        fn tell(&self, line: &str) {
+            self.0.lock().unwrap().story.push(line.to_owned());
+        }
+    }
+
+    impl AcquirePort for Fake {
+        fn load(&self, source: Source) -> BoxFuture<'_, Result<Option<Vec<u8>>, String>> {
+            let inner = self.0.lock().unwrap();
+            let found = inner.sources.iter().find(|(at, _)| *at == source);
+            Box::pin(std::future::ready(Ok(found.map(|(_, text)| text.as_bytes().to_vec()))))
+        }
+
+        fn check(&self, _source: Source, yaml: &[u8]) -> Result<Found, String> {
+            match yaml {
+                b"bad" => Err("does not parse".to_owned()),
+                yaml if yaml.starts_with(b"kind:") => Ok(Found::Partial),
+                _ => Ok(Found::Complete),
+            }
+        }
+
+        fn platform(&self) -> &str {
+            "sandbox"
+        }
+
+        fn maintenance_began(&self) {
+            self.tell("maintenance began");
+        }
+
+        fn maintenance_ended(&self) {
+            self.tell("maintenance ended");
+        }
+
+        fn failed(&self, error: &str) {
+            self.tell(&format!("failed: {error}"));
+        }
+    }
+
+    struct Bench {
+        dir: tempfile::TempDir,
+        state: State,
+        port: Fake,
+        harness: Harness<AcquireController<Fake>>,
+    }
+
+    fn bench(on_disk: Option<&str>, sources: &[(Source, &'static str)]) -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = StateDir::new(dir.path());
+        if let Some(text) = on_disk {
+            disk.save(text.as_bytes()).unwrap();
+        }
+        let (state, _clock) = ichor_testkit::state();
+        let store = ConfigStore::new(state.clone(), Arc::new(disk), Handle::current());
+        let port = Fake::default();
+        port.0.lock().unwrap().sources = sources.to_vec();
+        let harness = Harness::new(&state, AcquireController::new(port.clone(), store)).unwrap();
+        state.create("runtime", ID, AcquireConfigSpec {}, "").unwrap();
+        Bench { dir, state, port, harness }
+    }
+
+    impl Bench {
+        fn active(&self) -> String {
+            let found = self.state.find::<MachineConfig>("config", MachineConfig::ACTIVE);
+            found.map(|config| String::from_utf8_lossy(&config.yaml).into_owned()).unwrap_or_default()
+        }
+
+        fn on_disk(&self) -> String {
+            std::fs::read_to_string(self.dir.path().join("config.yaml")).unwrap_or_default()
+        }
+
+        fn is_done(&self) -> bool {
+            self.state.find::<AcquireConfigStatus>("runtime", ID).is_some()
+        }
+
+        fn story(&self) -> Vec<String> {
+            self.port.0.lock().unwrap().story.clone()
+        }
+
+        fn submit(&self, text: &'static str) {
+            self.state
+                .modify::<MachineConfig>("config", MachineConfig::MAINTENANCE, "test", |spec| {
+                    *spec = MachineConfig::new(text);
+                })
+                .unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_on_disk_is_taken_first() {
+        let mut bench = bench(Some("from disk"), &[(Source::Platform, "from platform")]);
+        bench.harness.reconcile().await.unwrap();
+        assert!(bench.is_done());
+        assert_eq!(bench.active(), "from disk");
+    }
+
+    #[tokio::test]
+    async fn a_platform_configuration_is_persisted() {
+        let mut bench =
+            bench(None, &[(Source::Embedded, "kind: partial"), (Source::Platform, "from platform")]);
+        bench.harness.reconcile().await.unwrap();
+        assert!(bench.is_done());
+        assert_eq!((bench.active(), bench.on_disk()), ("from platform".into(), "from platform".into()));
+    }
+
+    #[tokio::test]
+    async fn without_any_source_the_machine_waits_in_maintenance() {
+        let mut bench = bench(None, &[]);
+        bench.harness.reconcile().await.unwrap();
+        assert!(!bench.is_done());
+        assert!(bench.state.find::<MaintenanceServiceRequest>("runtime", MAINTENANCE).is_some());
+
+        bench.submit("kind: partial");
+        bench.harness.reconcile().await.unwrap();
+        assert!(!bench.is_done(), "a partial one is applied, and the machine goes on waiting");
+        assert_eq!(bench.active(), "kind: partial");
+
+        bench.submit("whole");
+        bench.harness.reconcile().await.unwrap();
+        assert!(bench.is_done());
+        assert_eq!((bench.active(), bench.on_disk()), ("whole".into(), "whole".into()));
+        assert!(bench.state.find::<MaintenanceServiceRequest>("runtime", MAINTENANCE).is_none());
+        assert_eq!(bench.story(), ["maintenance began", "maintenance ended"]);
+    }
+
+    #[tokio::test]
+    async fn the_service_is_torn_down_before_the_answer() {
+        let mut bench = bench(None, &[]);
+        bench.harness.reconcile().await.unwrap();
+        let held = "service";
+        bench.state.add_finalizer::<MaintenanceServiceRequest>("runtime", MAINTENANCE, held).unwrap();
+        bench.submit("whole");
+        bench.harness.reconcile().await.unwrap();
+        assert!(!bench.is_done(), "the port is not free yet");
+        bench.state.remove_finalizer::<MaintenanceServiceRequest>("runtime", MAINTENANCE, held).unwrap();
+        bench.harness.reconcile().await.unwrap();
+        assert!(bench.is_done());
+    }
+
+    #[tokio::test]
+    async fn a_bad_configuration_is_told_and_the_search_begins_anew() {
+        let mut bench = bench(None, &[(Source::Platform, "bad")]);
+        bench.harness.reconcile().await.unwrap_err();
+        assert_eq!(bench.story(), ["failed: configuration from sandbox: does not parse"]);
+        bench.port.0.lock().unwrap().sources = vec![(Source::Embedded, "good")];
+        bench.harness.reconcile().await.unwrap();
+        assert_eq!(bench.active(), "good");
+    }
+
+    #[tokio::test]
+    async fn the_answer_goes_with_the_question() {
+        let mut bench = bench(Some("whole"), &[]);
+        bench.harness.reconcile().await.unwrap();
+        bench.state.destroy::<AcquireConfigSpec>("runtime", ID, "").unwrap();
+        bench.harness.reconcile().await.unwrap();
+        assert!(!bench.is_done());
+    }
+}

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use ichor_pki::{ExtendedUsage, KeyPair, Leaf};
 use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint};
+use ichor_wire::machine as api;
 use tonic::Code;
 
-use crate::support::{Client, Cluster, authority, now};
+use crate::support::{Client, Cluster, PATIENCE, authority, now, with};
 
 async fn is_refused(cluster: &Cluster, pair: &KeyPair) -> bool {
     match cluster.client_with(1, pair).version(()).await {
@@ -65,7 +66,7 @@ async fn new_certificates_are_served_without_a_restart() {
     let mut after = next.client(1, &["os:admin"]);
     let start = std::time::Instant::now();
     while after.version(()).await.is_err() {
-        assert!(start.elapsed() < crate::support::PATIENCE, "the new certificate is not served");
+        assert!(start.elapsed() < PATIENCE, "the new certificate is not served");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     before.version(()).await.expect("connections of before go on");
@@ -75,10 +76,38 @@ async fn new_certificates_are_served_without_a_restart() {
     let old = cluster.certificate(&["os:admin"]);
     let start = std::time::Instant::now();
     while next.client_with(1, &old).version(()).await.is_ok() {
-        assert!(start.elapsed() < crate::support::PATIENCE, "the old authority is still accepted");
+        assert!(start.elapsed() < PATIENCE, "the old authority is still accepted");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     before.version(()).await.expect("a connection is checked when it is made");
+}
+
+#[tokio::test]
+async fn a_new_identity_leaves_running_forwards_alone() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.node(1), cluster.node(2));
+    let target = cluster.address(2).to_string();
+    let mut client = cluster.client(1, &["os:admin"]);
+    let request = || with(api::EventsRequest::default(), &[("node", &target)]);
+    let mut running = client.events(request()).await.expect("stream").into_inner();
+    running.message().await.expect("hello");
+
+    one.specs.set("api", &cluster.certificates(1, true));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    client.version(with((), &[("node", &target)])).await.expect("new calls use the new identity");
+    let open = || two.machine.streams.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(open(), 1, "the stream of before still runs");
+    let still = tokio::time::timeout(Duration::from_millis(50), running.message()).await;
+    assert!(still.is_err(), "and has not ended: {still:?}");
+
+    // Without an identity nothing is forwarded any more.
+    one.specs.set("api", &cluster.certificates(1, false));
+    let start = std::time::Instant::now();
+    while client.version(with((), &[("node", &target)])).await.is_ok() {
+        assert!(start.elapsed() < PATIENCE, "still forwarded");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop(running);
 }
 
 #[tokio::test]

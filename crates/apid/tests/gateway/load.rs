@@ -7,7 +7,7 @@ use ichor_wire::machine as api;
 use tokio::time::timeout;
 use tonic::Streaming;
 
-use crate::support::{Client, Cluster, PATIENCE, with};
+use crate::support::{Client, Cluster, Node, PATIENCE, with};
 
 #[tokio::test]
 async fn a_thousand_streams_share_one_connection() {
@@ -33,27 +33,31 @@ async fn a_thousand_streams_share_one_connection() {
     }
 }
 
-/// Opens big streams and reads none of them.
-async fn stall(client: &mut Client, count: usize, pairs: &[(&'static str, &str)]) -> Vec<Streaming<Data>> {
+/// Opens big streams, reads none of them, and waits until every buffer on the way is full.
+async fn stall(
+    node: &Node,
+    client: &mut Client,
+    count: usize,
+    pairs: &[(&'static str, &str)],
+) -> Vec<Streaming<Data>> {
     let mut stalled = Vec::new();
     for _ in 0..count {
         let request = with(api::CopyRequest { root_path: "/".to_owned() }, pairs);
         stalled.push(client.copy(request).await.expect("stream").into_inner());
     }
-    // Long enough for every buffer on the way to fill.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    node.machine.wait_until_stalled().await;
     stalled
 }
 
 #[tokio::test]
 async fn a_client_that_reads_nothing_stalls_only_itself() {
     let cluster = Cluster::new();
-    let _node = cluster.node(1);
+    let node = cluster.node(1);
     let mut idle = cluster.client(1, &["os:admin"]);
     let mut other = cluster.client(1, &["os:admin"]);
     other.version(()).await.expect("before");
     // More than would fill the window of a connection: 64 streams of 256 KiB each.
-    let stalled = stall(&mut idle, 80, &[]).await;
+    let stalled = stall(&node, &mut idle, 80, &[]).await;
     timeout(Duration::from_secs(3), other.version(())).await.expect("in time").expect("answer");
     drop(stalled);
     timeout(PATIENCE, idle.version(())).await.expect("in time").expect("the idle one recovers");
@@ -62,12 +66,12 @@ async fn a_client_that_reads_nothing_stalls_only_itself() {
 #[tokio::test]
 async fn a_few_stalled_streams_between_nodes_leave_room() {
     let cluster = Cluster::new();
-    let (_one, _two) = (cluster.node(1), cluster.node(2));
+    let (_one, two) = (cluster.node(1), cluster.node(2));
     let target = cluster.address(2).to_string();
     let pairs = [("node", target.as_str())];
     let mut idle = cluster.client(1, &["os:admin"]);
     let mut other = cluster.client(1, &["os:admin"]);
-    let stalled = stall(&mut idle, 8, &pairs).await;
+    let stalled = stall(&two, &mut idle, 8, &pairs).await;
     let call = other.version(with((), &pairs));
     timeout(Duration::from_secs(3), call).await.expect("in time").expect("answer");
     let many = other.version(with((), &[("nodes", target.as_str())]));
@@ -78,11 +82,11 @@ async fn a_few_stalled_streams_between_nodes_leave_room() {
 #[tokio::test]
 async fn a_client_of_many_that_reads_nothing_stalls_only_itself() {
     let cluster = Cluster::new();
-    let (_one, _two) = (cluster.node(1), cluster.node(2));
+    let (_one, two) = (cluster.node(1), cluster.node(2));
     let targets = [cluster.address(1).to_string(), cluster.address(2).to_string()];
     let pairs = [("nodes", targets[0].as_str()), ("nodes", targets[1].as_str())];
     let mut idle = cluster.client(1, &["os:admin"]);
-    let stalled = stall(&mut idle, 4, &pairs).await;
+    let stalled = stall(&two, &mut idle, 4, &pairs).await;
     let mut other = cluster.client(1, &["os:admin"]);
     let call = other.version(with((), &pairs));
     let reply = timeout(Duration::from_secs(3), call).await.expect("in time").expect("answer").into_inner();

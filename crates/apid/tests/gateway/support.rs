@@ -287,26 +287,52 @@ pub struct Machine {
     name: Arc<str>,
     /// Streams that are open right now.
     pub streams: Arc<AtomicUsize>,
+    /// Chunks that `Copy` has handed to its transport.
+    pub copied: Arc<AtomicUsize>,
     thread: Mutex<Option<Thread>>,
 }
 
 impl Machine {
     fn new(path: &Path, name: &str) -> Self {
-        Self { path: path.to_owned(), name: name.into(), streams: Arc::default(), thread: Mutex::default() }
+        Self {
+            path: path.to_owned(),
+            name: name.into(),
+            streams: Arc::default(),
+            copied: Arc::default(),
+            thread: Mutex::default(),
+        }
     }
 
     pub fn start(&self) {
-        let (path, name, streams) = (self.path.clone(), self.name.clone(), self.streams.clone());
+        let (path, name) = (self.path.clone(), self.name.clone());
+        let (streams, copied) = (self.streams.clone(), self.copied.clone());
         let bound = CancellationToken::new();
         let told = bound.clone();
         *self.thread.lock().unwrap() = Some(Thread::spawn(move |stop| async move {
             let listener = bind(&path, Access::PRIVATE).expect("socket");
             told.cancel();
-            let service = tower::service_fn(move |request| answer(request, name.clone(), streams.clone()));
+            let service = tower::service_fn(move |request| {
+                answer(request, name.clone(), streams.clone(), copied.clone())
+            });
             let service = Authorize::new(service);
             serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(service.clone(), peer)).await;
         }));
         wait_for("machined", || bound.is_cancelled());
+    }
+
+    /// Waits until `Copy` can hand out nothing more, because nobody reads.
+    pub async fn wait_until_stalled(&self) {
+        let start = Instant::now();
+        let mut before = 0;
+        loop {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            let now = self.copied.load(Ordering::SeqCst);
+            if now == before && now > 0 {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "the machine still sends");
+            before = now;
+        }
     }
 
     pub fn stop(&self) {
@@ -330,6 +356,7 @@ async fn answer(
     request: Request<Incoming>,
     name: Arc<str>,
     streams: Arc<AtomicUsize>,
+    copied: Arc<AtomicUsize>,
 ) -> Result<Response<Body>, Infallible> {
     let (head, body) = request.into_parts();
     let method = head.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
@@ -375,7 +402,9 @@ async fn answer(
         // Without end, as fast as it is read.
         "Copy" => {
             let chunk = data(Bytes::from(vec![7; 32 * 1024]));
-            stream(futures_util::stream::repeat(chunk))
+            stream(futures_util::stream::repeat(chunk).inspect(move |_| {
+                copied.fetch_add(1, Ordering::SeqCst);
+            }))
         }
         // One message, then silence until the client goes.
         "Events" => {

@@ -1,1 +1,48 @@
 //! Controllers of root secrets and API certificates.
+//!
+//! Root secrets come from the machine configuration; names and addresses for certificates from the network;
+//! certificates are issued from both, renewed at half their life, and never without need: a certificate
+//! whose inputs are the same and which is young enough stays.
+//!
+//! | controller | writes |
+//! |---|---|
+//! | [`RootOs`], [`RootEtcd`], [`RootKubernetes`], [`Kubelet`] | root secrets |
+//! | [`ApiCertSans`], [`MaintenanceCertSans`], [`KubernetesCertSans`] | names for certificates |
+//! | [`Api`], [`Trustd`] | certificates of the node API and of trustd |
+//! | [`MaintenanceRoot`], [`Maintenance`] | certificates of the maintenance service |
+//! | [`StaticEndpoint`] | addresses of the control plane from its URL |
+
+mod api;
+mod endpoint;
+mod issue;
+mod maintenance;
+mod roots;
+mod sans;
+mod trust;
+mod trustd;
+
+pub use api::Api;
+pub use endpoint::{Resolve, StaticEndpoint};
+pub use maintenance::{Maintenance, MaintenanceRoot};
+pub use roots::{Kubelet, RootEtcd, RootKubernetes, RootOs};
+pub use sans::{ApiCertSans, KubernetesCertSans, MaintenanceCertSans};
+pub use trust::{SignError, SignRequest, Signed, TrustService};
+pub use trustd::Trustd;
+
+/// Ids of the resources these controllers write.
+pub mod id {
+    /// `OSRootSecrets`.
+    pub const OS: &str = "os";
+    /// `EtcdRootSecrets`.
+    pub const ETCD: &str = "etcd";
+    /// `KubernetesRootSecrets` and `CertSANs` of Kubernetes.
+    pub const KUBERNETES: &str = "k8s";
+    /// `KubeletSecrets`.
+    pub const KUBELET: &str = "kubelet";
+    /// `ApiCertificates` and `CertSANs` of the node API.
+    pub const API: &str = "api";
+    /// `TrustdCertificates`.
+    pub const TRUSTD: &str = "trustd";
+    /// `MaintenanceRootSecrets`, `MaintenanceServiceCertificates` and their `CertSANs`.
+    pub const MAINTENANCE: &str = "maintenance";
+}

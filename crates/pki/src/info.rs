@@ -12,7 +12,7 @@ use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::AttributeTypeAndValue;
 
-use crate::{PkiError, RoleSet, oid, text};
+use crate::{KeyFamily, PkiError, RoleSet, oid, text};
 
 /// The parts of a certificate that the project looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +113,20 @@ impl CertInfo {
     /// The organizations as roles of the node API.
     pub fn roles(&self) -> RoleSet {
         RoleSet::parse(&self.organizations)
+    }
+
+    /// The family of the public key.
+    pub fn key_family(&self) -> KeyFamily {
+        // The algorithm stands at the start of the key, before any bits of the key itself.
+        let head = &self.spki[..self.spki.len().min(24)];
+        let names = |kind: &[u8]| head.windows(kind.len()).any(|window| window == kind);
+        if names(oid::RSA) {
+            KeyFamily::Rsa
+        } else if names(oid::EC_PUBLIC_KEY) {
+            KeyFamily::Ecdsa
+        } else {
+            KeyFamily::Ed25519
+        }
     }
 
     /// Whether the extended key usage is exactly client authentication, as the node API demands.

@@ -30,8 +30,14 @@ pub(crate) fn annotate(document: &Document, mode: CommentMode) -> Node {
 fn keep_empty_lists(node: &mut Node, config: &v1alpha1::Config) {
     if let Some(cluster) = &config.cluster {
         let lists = [
-            ("extraManifests", cluster.extra_manifests.is_present() && Field::is_empty(&cluster.extra_manifests)),
-            ("inlineManifests", cluster.inline_manifests.is_present() && Field::is_empty(&cluster.inline_manifests)),
+            (
+                "extraManifests",
+                cluster.extra_manifests.is_present() && Field::is_empty(&cluster.extra_manifests),
+            ),
+            (
+                "inlineManifests",
+                cluster.inline_manifests.is_present() && Field::is_empty(&cluster.inline_manifests),
+            ),
         ];
         for (key, empty) in lists {
             if empty {
@@ -49,10 +55,13 @@ fn keep_empty_lists(node: &mut Node, config: &v1alpha1::Config) {
 
 fn insert_in_order(root: &mut Node, section: &str, info: &ObjectInfo, key: &str) {
     let Value::Map(sections) = &mut root.value else { return };
-    let Some((_, body)) = sections.iter_mut().find(|(name, _)| name.as_str() == Some(section)) else { return };
+    let Some((_, body)) = sections.iter_mut().find(|(name, _)| name.as_str() == Some(section)) else {
+        return;
+    };
     let Value::Map(entries) = &mut body.value else { return };
     let rank = |key: Option<&str>| info.fields.iter().position(|field| Some(field.key) == key);
-    let at = entries.iter().position(|(name, _)| rank(name.as_str()) > rank(Some(key))).unwrap_or(entries.len());
+    let at =
+        entries.iter().position(|(name, _)| rank(name.as_str()) > rank(Some(key))).unwrap_or(entries.len());
     entries.insert(at, (Node::string(key), Node::seq(Vec::new())));
 }
 

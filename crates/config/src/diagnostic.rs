@@ -244,7 +244,8 @@ fn unknown_tree(keys: &[UnknownKey]) -> Node {
     for key in keys {
         let steps = &key.path.0;
         let is_list = |i: usize| matches!(steps.get(i + 1), Some(Step::Index(_)));
-        let place = steps.iter().enumerate().try_fold(&mut root, |node, (i, step)| descend(node, step, is_list(i)));
+        let place =
+            steps.iter().enumerate().try_fold(&mut root, |node, (i, step)| descend(node, step, is_list(i)));
         if let Some(Node { value: Value::Map(entries), .. }) = place {
             let value = FreeValue::from_node(&key.value).to_node();
             entries.push((Node::string(key.key.as_str()), value));

@@ -40,7 +40,9 @@ impl Mode {
 
     /// The mode with a name.
     pub fn parse(name: &str) -> Option<Self> {
-        [Self::METAL, Self::CLOUD, Self::CONTAINER, Self::METAL_AGENT].into_iter().find(|mode| mode.name == name)
+        [Self::METAL, Self::CLOUD, Self::CONTAINER, Self::METAL_AGENT]
+            .into_iter()
+            .find(|mode| mode.name == name)
     }
 }
 
@@ -93,7 +95,11 @@ impl Documents {
     }
 
     /// Checks the rules for a mode with options.
-    pub fn validate_with(&self, mode: Mode, options: ValidateOptions) -> Result<Vec<Diagnostic>, Diagnostics> {
+    pub fn validate_with(
+        &self,
+        mode: Mode,
+        options: ValidateOptions,
+    ) -> Result<Vec<Diagnostic>, Diagnostics> {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         for document in self.iter() {
             let mut report = self.report(document);
@@ -122,7 +128,11 @@ impl Documents {
         if options.deprecations {
             warnings.extend(self.deprecations());
         }
-        if errors.is_empty() { Ok(warnings) } else { Err(Diagnostics { items: errors, ..Default::default() }) }
+        if errors.is_empty() {
+            Ok(warnings)
+        } else {
+            Err(Diagnostics { items: errors, ..Default::default() })
+        }
     }
 
     fn report<'a>(&'a self, document: &'a Document) -> Report<'a> {
@@ -176,7 +186,8 @@ fn check_against_root(report: &mut Report<'_>, document: &Document, root: &v1alp
             if legacy.is_some() && !volume.encryption.is_absent() {
                 let name = &volume.name;
                 let message = "is configured in both v1alpha1.Config and VolumeConfig";
-                report.error(&here.key("encryption"), format!("system disk encryption for {name:?} {message}"));
+                report
+                    .error(&here.key("encryption"), format!("system disk encryption for {name:?} {message}"));
             }
         }
         _ => {}

@@ -208,11 +208,8 @@ pub fn is_base60(text: &str) -> bool {
         Some(_) => return false,
         None => last,
     };
-    middle.iter().chain([&last]).all(|part| match part.as_bytes() {
-        [b'0'..=b'9'] => true,
-        [b'0'..=b'5', b'0'..=b'9'] => true,
-        _ => false,
-    })
+    let sixty = |part: &str| matches!(part.as_bytes(), [b'0'..=b'9'] | [b'0'..=b'5', b'0'..=b'9']);
+    middle.iter().chain([&last]).all(|part| sixty(part))
 }
 
 #[cfg(test)]

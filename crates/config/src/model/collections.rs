@@ -304,7 +304,9 @@ impl<V: Field> Field for Map<V> {
                         }
                         None => format!("{name:?} is null"),
                     };
-                    let message = message.strip_prefix("machine.registries").map_or(message.clone(), |rest| format!("registries{rest}"));
+                    let message = message
+                        .strip_prefix("machine.registries")
+                        .map_or(message.clone(), |rest| format!("registries{rest}"));
                     decoder.problem(key.span, message, None);
                 } else {
                     out.insert(name.to_owned(), V::decode(value, decoder));
@@ -317,7 +319,9 @@ impl<V: Field> Field for Map<V> {
     fn encode(&self) -> Node {
         let mut entries: Vec<(&String, &V)> = self.iter().collect();
         entries.sort_by(|(a, _), (b, _)| natural::compare(a, b));
-        Node::map(entries.into_iter().map(|(key, value)| (Node::string(key.as_str()), value.encode())).collect())
+        Node::map(
+            entries.into_iter().map(|(key, value)| (Node::string(key.as_str()), value.encode())).collect(),
+        )
     }
 
     fn is_empty(&self) -> bool {

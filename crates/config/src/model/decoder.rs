@@ -54,7 +54,11 @@ impl Path {
                 Step::Key(key) => match node.entry(key) {
                     Some((name, value)) => {
                         // The value is where the trouble is; an empty one has no place of its own.
-                        span = if value.as_scalar().is_some() && !value.is_null() { value.span } else { name.span };
+                        span = if value.as_scalar().is_some() && !value.is_null() {
+                            value.span
+                        } else {
+                            name.span
+                        };
                         node = value;
                     }
                     None => return span,

@@ -192,7 +192,10 @@ impl FreeValue {
     }
 }
 
-fn merge_maps(left: &mut BTreeMap<String, FreeValue>, right: &BTreeMap<String, FreeValue>) -> Result<(), MergeError> {
+fn merge_maps(
+    left: &mut BTreeMap<String, FreeValue>,
+    right: &BTreeMap<String, FreeValue>,
+) -> Result<(), MergeError> {
     for (key, value) in right {
         match left.get_mut(key) {
             Some(have) => have.merge(value).map_err(|error| error.below(key))?,

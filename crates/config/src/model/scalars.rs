@@ -53,7 +53,9 @@ impl Field for bool {
             return value;
         }
         // A typed target also takes the words of YAML 1.1, as long as they are bare.
-        if let Some(value) = scalar.filter(|_| !Decoder::is_quoted(node)).and_then(|s| resolve::old_bool(&s.text)) {
+        if let Some(value) =
+            scalar.filter(|_| !Decoder::is_quoted(node)).and_then(|s| resolve::old_bool(&s.text))
+        {
             return value;
         }
         decoder.mismatch(node, "bool");

@@ -126,9 +126,7 @@ impl Keyed for Device {
         }
         match (&self.device_selector, &other.device_selector) {
             // Two optional booleans are never the same value in the reference, so such selectors never match.
-            (Some(left), Some(right)) => {
-                left.physical.is_none() && right.physical.is_none() && left == right
-            }
+            (Some(left), Some(right)) => left.physical.is_none() && right.physical.is_none() && left == right,
             _ => false,
         }
     }

@@ -71,7 +71,11 @@ pub(super) fn check(report: &mut Report<'_>, cluster: Option<&ClusterConfig>, is
         check_api_server(report, server);
     }
     let components = [
-        ("controllerManager", "controller-manager", cluster.controller_manager.as_ref().map(|c| &c.resources)),
+        (
+            "controllerManager",
+            "controller-manager",
+            cluster.controller_manager.as_ref().map(|c| &c.resources),
+        ),
         ("scheduler", "scheduler", cluster.scheduler.as_ref().map(|c| &c.resources)),
     ];
     for (key, name, resources) in components {
@@ -165,7 +169,10 @@ fn check_api_server(report: &mut Report<'_>, server: &ApiServer) {
             ("name", "authorizer name must be set".to_owned())
         } else if !types.contains(&authorizer.authorizer_type.as_str()) {
             let kind = &authorizer.authorizer_type;
-            ("type", format!("authorizer type {kind} is not allowed, allowed types are [{}]", types.join(" ")))
+            (
+                "type",
+                format!("authorizer type {kind} is not allowed, allowed types are [{}]", types.join(" ")),
+            )
         } else {
             continue;
         };
@@ -179,7 +186,8 @@ fn check_resources(report: &mut Report<'_>, path: &Path, component: &str, resour
     let Some(resources) = resources else { return };
     for (key, list) in [("requests", &resources.requests), ("limits", &resources.limits)] {
         for (name, _) in list.entries().filter(|(name, _)| !matches!(name.as_str(), "cpu" | "memory")) {
-            let message = format!("{component} resource validation failed: unsupported pod resource {name:?}");
+            let message =
+                format!("{component} resource validation failed: unsupported pod resource {name:?}");
             report.error(&path.key(key).key(name), message);
         }
     }

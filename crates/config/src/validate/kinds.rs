@@ -11,8 +11,8 @@ use crate::{
     kinds::{
         SideroLinkConfig,
         block::{
-            Encryption, EncryptionProvider, Filesystem, FilesystemType, Provisioning, UserVolumeConfig, VolumeConfig,
-            VolumeType,
+            Encryption, EncryptionProvider, Filesystem, FilesystemType, Provisioning, UserVolumeConfig,
+            VolumeConfig, VolumeType,
         },
         firewall::NetworkRuleConfig,
         link::{CommonLink, WireguardConfig},
@@ -364,9 +364,8 @@ fn check_wireguard(report: &mut Report<'_>, wireguard: &WireguardConfig) {
             report.error(&at.key("presharedKey"), message);
         }
         if peer.persistent_keepalive_interval.as_nanos() < 0 {
-            let message = format!(
-                "wireguard peer persistent keepalive interval cannot be negative (peer index {i})"
-            );
+            let message =
+                format!("wireguard peer persistent keepalive interval cannot be negative (peer index {i})");
             report.error(&at.key("persistentKeepaliveInterval"), message);
         }
     }

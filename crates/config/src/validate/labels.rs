@@ -4,7 +4,8 @@ use super::Report;
 use crate::model::{Map, Path};
 
 const ANNOTATIONS_MAX: usize = 256 << 10;
-const RESERVED: [&str; 3] = ["talos.dev/owned-labels", "talos.dev/owned-annotations", "talos.dev/owned-taints"];
+const RESERVED: [&str; 3] =
+    ["talos.dev/owned-labels", "talos.dev/owned-annotations", "talos.dev/owned-taints"];
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 pub(super) fn check_labels(report: &mut Report<'_>, path: &Path, labels: &Map<String>) {

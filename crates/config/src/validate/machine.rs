@@ -99,7 +99,8 @@ fn check_container(report: &mut Report<'_>, machine: &MachineConfig) {
     let dns = machine.features.as_ref().and_then(|features| features.host_dns.as_ref());
     let path = Path::of("machine.features.hostDNS");
     if dns.and_then(|dns| dns.enabled) != Some(true) {
-        let message = "feature HostDNS should be enabled in container mode (.machine.features.hostDNS.enabled)";
+        let message =
+            "feature HostDNS should be enabled in container mode (.machine.features.hostDNS.enabled)";
         report.error(&path.key("enabled"), message);
     }
     if dns.and_then(|dns| dns.forward_kube_dns_to_host) != Some(true) {
@@ -305,8 +306,7 @@ fn check_features(report: &mut Report<'_>, machine: &MachineConfig, is_control_p
     if let Some(access) = access.filter(|access| access.enabled == Some(true)) {
         let at = path.key("kubernetesTalosAPIAccess");
         if !is_control_plane {
-            let message =
-                "feature Kubernetes Talos API Access can only be enabled on control plane machines";
+            let message = "feature Kubernetes Talos API Access can only be enabled on control plane machines";
             report.error(&at.key("enabled"), message);
         }
         for (i, role) in access.allowed_roles.iter().enumerate() {

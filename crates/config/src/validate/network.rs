@@ -46,7 +46,8 @@ fn check_masters(report: &mut Report<'_>, path: &Path, network: &NetworkConfig) 
         if let Some(bond) = &device.bond {
             mine = &bond.interfaces;
             if !bond.interfaces.is_empty() && !bond.device_selectors.is_empty() {
-                let message = format!("interface {name:?} has both interfaces and selectors set: {EXCLUSIVE}");
+                let message =
+                    format!("interface {name:?} has both interfaces and selectors set: {EXCLUSIVE}");
                 report.error(&at.key("bond"), message);
             }
         }
@@ -74,7 +75,8 @@ fn check_device(report: &mut Report<'_>, path: &Path, device: &Device, members: 
         _ => {}
     }
     if device.device_selector.as_ref().is_some_and(Field::is_empty) {
-        let message = "[networking.os.device.deviceSelector]: config section should contain at least one field";
+        let message =
+            "[networking.os.device.deviceSelector]: config section should contain at least one field";
         report.error(&path.key("deviceSelector"), message);
     }
     if let Some(bond) = &device.bond {
@@ -113,7 +115,8 @@ fn check_addressing(
         if let Err(error) = check_ip_or_cidr(&device.cidr) {
             report.error(&path.key("cidr"), format!("[networking.os.device.CIDR] {name:?}: {error}"));
         }
-        let message = "machine.network.interface.cidr is deprecated, please use machine.network.interface.addresses";
+        let message =
+            "machine.network.interface.cidr is deprecated, please use machine.network.interface.addresses";
         report.warn(&path.key("cidr"), format!("{name:?}: {message}"));
     }
     for (i, address) in device.addresses.iter().enumerate() {
@@ -214,7 +217,9 @@ fn check_bond(report: &mut Report<'_>, path: &Path, bond: &Bond) {
     for (key, what, text, allowed) in words {
         check_word(report, &path.key(key), what, text, allowed);
     }
-    for (key, name, delay) in [("updelay", "upDelay", bond.updelay), ("downdelay", "downDelay", bond.downdelay)] {
+    for (key, name, delay) in
+        [("updelay", "upDelay", bond.updelay), ("downdelay", "downDelay", bond.downdelay)]
+    {
         if bond.miimon == 0 && delay != 0 {
             report.error(&path.key(key), format!("bond.{name} can't be set if miiMon is zero"));
         } else if bond.miimon != 0 && !delay.is_multiple_of(bond.miimon) {

@@ -122,7 +122,8 @@ impl Url {
             !std::mem::replace(&mut replaced, true)
         });
         pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let part = |(name, value): &(String, String)| format!("{}={}", escape_query(name), escape_query(value));
+        let part =
+            |(name, value): &(String, String)| format!("{}={}", escape_query(name), escape_query(value));
         self.query = pairs.iter().map(part).collect::<Vec<_>>().join("&");
     }
 }
@@ -168,7 +169,9 @@ fn check_host(host: &str) -> Result<(), String> {
     if !port.is_empty() && !digits {
         return Err(format!("invalid port {port:?} after host"));
     }
-    if let Some(c) = host.chars().find(|c| matches!(c, ' ' | '"' | '<' | '>' | '\\' | '^' | '`' | '{' | '|' | '}')) {
+    if let Some(c) =
+        host.chars().find(|c| matches!(c, ' ' | '"' | '<' | '>' | '\\' | '^' | '`' | '{' | '|' | '}'))
+    {
         return Err(format!("invalid character {:?} in host name", c.to_string()));
     }
     Ok(())

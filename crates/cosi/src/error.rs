@@ -102,50 +102,88 @@ pub enum StateError {
     /// A controller touched what it did not declare.
     #[error("{0}")]
     Access(String),
-    /// The other end of a remote state failed.
-    #[error("remote state: {0}")]
-    Remote(String),
+    /// The other end of a remote state refused.
+    #[error("{text}")]
+    Remote {
+        /// What kind of refusal it is.
+        class: ErrorClass,
+        /// What the other end said.
+        text: String,
+    },
+}
+
+/// What a refusal means, wherever it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// There is no such resource.
+    NotFound,
+    /// There is one already.
+    AlreadyExists,
+    /// Somebody else wrote it in between.
+    VersionConflict,
+    /// Only its owner may do this.
+    OwnerConflict,
+    /// It is in another phase.
+    PhaseConflict,
+    /// Somebody still holds it.
+    PendingFinalizers,
+    /// The bookmark is of another process, or too old.
+    InvalidBookmark,
+    /// Anything else, a broken channel included.
+    Other,
 }
 
 impl StateError {
-    /// There is no such resource.
-    pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::NotFound(_))
-    }
-
-    /// Any conflict: exists already, version, owner, phase, finalizers.
-    pub fn is_conflict(&self) -> bool {
+    /// The class, whether local or remote.
+    pub fn class(&self) -> ErrorClass {
         match self {
-            Self::AlreadyExists(_)
-            | Self::VersionConflict { .. }
-            | Self::OwnerConflict { .. }
-            | Self::PhaseConflict { .. }
-            | Self::PendingFinalizers { .. } => true,
-            Self::NotFound(_)
-            | Self::InvalidBookmark
-            | Self::WatchOptions(_)
+            Self::NotFound(_) => ErrorClass::NotFound,
+            Self::AlreadyExists(_) => ErrorClass::AlreadyExists,
+            Self::VersionConflict { .. } => ErrorClass::VersionConflict,
+            Self::OwnerConflict { .. } => ErrorClass::OwnerConflict,
+            Self::PhaseConflict { .. } => ErrorClass::PhaseConflict,
+            Self::PendingFinalizers { .. } => ErrorClass::PendingFinalizers,
+            Self::InvalidBookmark => ErrorClass::InvalidBookmark,
+            Self::Remote { class, .. } => *class,
+            Self::WatchOptions(_)
             | Self::SpecType(_)
             | Self::UnknownType(_)
             | Self::TooManyKinds(_)
             | Self::WatchEnded(_)
             | Self::Edit(_)
-            | Self::Access(_)
-            | Self::Remote(_) => false,
+            | Self::Access(_) => ErrorClass::Other,
+        }
+    }
+
+    /// There is no such resource.
+    pub fn is_not_found(&self) -> bool {
+        self.class() == ErrorClass::NotFound
+    }
+
+    /// Any conflict: exists already, version, owner, phase, finalizers.
+    pub fn is_conflict(&self) -> bool {
+        match self.class() {
+            ErrorClass::AlreadyExists
+            | ErrorClass::VersionConflict
+            | ErrorClass::OwnerConflict
+            | ErrorClass::PhaseConflict
+            | ErrorClass::PendingFinalizers => true,
+            ErrorClass::NotFound | ErrorClass::InvalidBookmark | ErrorClass::Other => false,
         }
     }
 
     /// Written by somebody else in between; a retry may do.
     pub fn is_version_conflict(&self) -> bool {
-        matches!(self, Self::VersionConflict { .. })
+        self.class() == ErrorClass::VersionConflict
     }
 
     /// Owned by somebody else.
     pub fn is_owner_conflict(&self) -> bool {
-        matches!(self, Self::OwnerConflict { .. })
+        self.class() == ErrorClass::OwnerConflict
     }
 
     /// In another phase.
     pub fn is_phase_conflict(&self) -> bool {
-        matches!(self, Self::PhaseConflict { .. })
+        self.class() == ErrorClass::PhaseConflict
     }
 }

@@ -73,6 +73,13 @@ impl Ring {
         self.capacity as u64
     }
 
+    /// How far back a bookmark may point. While the ring still grows nothing is ever lost, and even
+    /// the place before the first event is good; after that a replay keeps its distance from the
+    /// next event to go.
+    pub(crate) fn reach_back(&self, gap: usize) -> u64 {
+        if self.capacity < self.max { self.write_pos + 1 } else { self.capacity.saturating_sub(gap) as u64 }
+    }
+
     /// Appends; hands back what fell out, to be dropped after the lock is.
     #[inline]
     pub(crate) fn push(&mut self, entry: Entry) -> Option<Entry> {

@@ -173,7 +173,7 @@ pub(crate) fn status(error: &StateError) -> Status {
         | StateError::PendingFinalizers { .. }
         | StateError::InvalidBookmark => Code::FailedPrecondition,
         StateError::TooManyKinds(_) => Code::ResourceExhausted,
-        StateError::WatchEnded(_) | StateError::Edit(_) | StateError::Remote(_) => Code::Unknown,
+        StateError::WatchEnded(_) | StateError::Edit(_) | StateError::Remote { .. } => Code::Unknown,
     };
     Status::new(code, error.to_string())
 }

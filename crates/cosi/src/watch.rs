@@ -409,8 +409,7 @@ fn overrun(collection: &Collection, inner: &Inner, position: u64) -> Event {
 
 /// How many events a replay may ask for.
 fn reach_back(collection: &Collection, inner: &Inner) -> u64 {
-    let gap = collection.shared.history.gap as u64;
-    inner.ring.capacity().saturating_sub(gap)
+    inner.ring.reach_back(collection.shared.history.gap)
 }
 
 fn check_start(tail_events: usize, bookmark: Option<Bookmark>) -> Result<(), StateError> {

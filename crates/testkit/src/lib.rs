@@ -2,10 +2,12 @@
 
 mod clock;
 mod controller;
+mod spec;
 mod wait;
 
 pub use clock::FakeClock;
 pub use controller::Harness;
+pub use spec::{A, B};
 pub use wait::{WAIT_MAX, eventually, wait_for, wait_gone};
 
 use ichor_cosi::State;

@@ -1,1 +1,119 @@
 //! Controllers of links, addresses, routes, host name, resolvers and their status.
+//!
+//! Sources write what they want into `network-config`, each in its layer; merge controllers fold the layers
+//! into `network`; appliers make the kernel so; statuses show what the kernel has. [`register`] adds the
+//! whole family to a runtime.
+
+pub mod apply;
+mod documents;
+pub mod etc;
+mod gate;
+mod ids;
+mod link_name;
+pub mod merge;
+pub mod ports;
+pub mod settings;
+pub mod source;
+pub mod status;
+pub mod system;
+
+use ichor_cosi::{RegisterError, Runtime};
+use ichor_net::NetError;
+use ichor_net::cmdline::NetworkArgs;
+use ichor_resource::network::{
+    AddressSpec, HostnameSpec, LinkSpec, OperatorSpec, ResolverSpec, RouteSpec, TimeServerSpec,
+};
+use ichor_types::Cmdline;
+
+pub use gate::DevicesGate;
+use merge::MergeController;
+use ports::{Dhcp, Host, Kernel};
+use source::cmdline::CmdlineSource;
+use system::{SystemDhcp, SystemHost, SystemKernel};
+
+/// Everything the family touches outside of the state.
+#[derive(Debug)]
+pub struct Ports<K, H, D> {
+    /// The kernel's network.
+    pub kernel: K,
+    /// The machine's name and files.
+    pub host: H,
+    /// DHCP clients.
+    pub dhcp: D,
+    /// What the kernel command line says about the network.
+    pub cmdline: NetworkArgs,
+    /// Whether links wait for the device manager.
+    pub devices: DevicesGate,
+    /// Seed of what must differ between machines but need not be secret.
+    pub seed: u64,
+}
+
+impl Ports<SystemKernel, SystemHost, SystemDhcp> {
+    /// The real ones, for the network namespace of the calling thread and the given kernel command line.
+    ///
+    /// Network arguments that do not parse are left out as a whole, and told in the log.
+    pub fn system(cmdline: &Cmdline) -> Result<Self, NetError> {
+        let args = NetworkArgs::parse(cmdline).unwrap_or_else(|error| {
+            tracing::error!(%error, "network arguments of the kernel command line are ignored");
+            NetworkArgs::default()
+        });
+        let mut seed = [0; 8];
+        if rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::NONBLOCK).is_err() {
+            seed = u64::from(std::process::id()).to_ne_bytes();
+        }
+        Ok(Self {
+            kernel: SystemKernel::open()?,
+            host: SystemHost::default(),
+            dhcp: SystemDhcp,
+            cmdline: args,
+            devices: DevicesGate::OPEN,
+            seed: u64::from_ne_bytes(seed),
+        })
+    }
+}
+
+/// Adds all controllers of the family to a runtime.
+pub fn register<K: Kernel, H: Host, D: Dhcp>(
+    runtime: &Runtime,
+    ports: Ports<K, H, D>,
+) -> Result<(), RegisterError> {
+    let Ports { kernel, host, dhcp, cmdline, devices, seed } = ports;
+    let cmdline = CmdlineSource::new(cmdline);
+
+    runtime.register(status::link::LinkStatusController::new(kernel.clone(), devices))?;
+    runtime.register(status::address::AddressStatusController { kernel: kernel.clone() })?;
+    runtime.register(status::route::RouteStatusController { kernel: kernel.clone() })?;
+    runtime.register(status::link::HardwareAddrController)?;
+    runtime.register(status::node_address::NodeAddressController)?;
+    runtime.register(status::node_address::NodeAddressSortAlgorithmController)?;
+    runtime.register(status::node_address::AddressFilterController)?;
+    runtime.register(status::network::StatusController)?;
+
+    runtime.register(source::link::LinkConfigController { cmdline: cmdline.clone() })?;
+    runtime.register(source::address::AddressConfigController { cmdline: cmdline.clone() })?;
+    runtime.register(source::route::RouteConfigController { cmdline: cmdline.clone() })?;
+    runtime.register(source::operator::OperatorConfigController { cmdline: cmdline.clone() })?;
+    runtime.register(source::hostname::HostnameConfigController { cmdline: cmdline.clone() })?;
+    runtime.register(source::resolver::ResolverConfigController { cmdline: cmdline.clone() })?;
+    runtime.register(source::time_server::TimeServerConfigController { cmdline })?;
+    runtime.register(source::platform::PlatformConfigApplyController)?;
+
+    runtime.register(MergeController::<AddressSpec>::new())?;
+    runtime.register(MergeController::<HostnameSpec>::new())?;
+    runtime.register(MergeController::<LinkSpec>::new())?;
+    runtime.register(MergeController::<OperatorSpec>::new())?;
+    runtime.register(MergeController::<ResolverSpec>::new())?;
+    runtime.register(MergeController::<RouteSpec>::new())?;
+    runtime.register(MergeController::<TimeServerSpec>::new())?;
+
+    runtime.register(apply::link::LinkSpecController { kernel: kernel.clone(), gate: devices })?;
+    runtime.register(apply::address::AddressSpecController { kernel: kernel.clone() })?;
+    runtime.register(apply::route::RouteSpecController { kernel })?;
+    runtime.register(apply::host::HostnameSpecController { host: host.clone() })?;
+    runtime.register(apply::host::ResolverSpecController)?;
+    runtime.register(apply::host::TimeServerSpecController)?;
+    runtime.register(apply::operator::OperatorSpecController::new(dhcp, seed))?;
+    runtime.register(etc::EtcFileController { host: host.clone() })?;
+    runtime.register(etc::FileWriter { host })?;
+    Ok(())
+}

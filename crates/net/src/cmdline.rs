@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 
+use ichor_types::Cmdline;
 use ipnet::IpNet;
 
 /// Everything the command line says about the network.
@@ -102,34 +103,24 @@ const BOND_OPTIONS: &[&str] = &[
 /// Longest name of a link.
 const NAME_MAX: usize = 15;
 
-/// Values of a key, in order. A bare key has an empty value.
-pub fn values<'a>(cmdline: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
-    cmdline.split_ascii_whitespace().filter_map(move |word| {
-        let (name, value) = word.split_once('=').unwrap_or((word, ""));
-        (name == key).then_some(value)
-    })
-}
-
 impl NetworkArgs {
     /// Reads the whole command line.
-    pub fn parse(cmdline: &str) -> Result<Self, BadArgument> {
+    pub fn parse(cmdline: &Cmdline) -> Result<Self, BadArgument> {
         let mut args = Self::default();
-        for (position, value) in (0_u32..).zip(values(cmdline, "ip")) {
+        for (position, value) in (0_u32..).zip(cmdline.all("ip")) {
             parse_ip(value, position, &mut args).map_err(bad("ip", value))?;
         }
-        if let Some(value) = values(cmdline, "bond").next() {
+        if let Some(value) = cmdline.first("bond") {
             args.bond = Some(parse_bond(value).map_err(bad("bond", value))?);
         }
-        if let Some(value) = values(cmdline, "vlan").next() {
+        if let Some(value) = cmdline.first("vlan") {
             args.vlan = Some(parse_vlan(value).map_err(bad("vlan", value))?);
         }
-        if let Some(name) = values(cmdline, "talos.hostname").find(|name| !name.is_empty()) {
+        if let Some(name) = cmdline.first("talos.hostname").filter(|name| !name.is_empty()) {
             args.hostname = Some(name.to_owned());
         }
-        args.ignored = values(cmdline, "talos.network.interface.ignore")
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned)
-            .collect();
+        let ignored = cmdline.all("talos.network.interface.ignore");
+        args.ignored = ignored.iter().filter(|name| !name.is_empty()).cloned().collect();
         Ok(args)
     }
 }
@@ -275,7 +266,7 @@ mod tests {
 
     #[track_caller]
     fn check(cmdline: &str, expect: Expect) {
-        let text = match NetworkArgs::parse(cmdline) {
+        let text = match NetworkArgs::parse(&Cmdline::parse(cmdline)) {
             Ok(args) => {
                 let mut lines = Vec::new();
                 lines.extend(args.hostname.map(|h| format!("hostname {h}")));

@@ -94,6 +94,16 @@ impl NetError {
             || matches!(self.errno(), Some(libc::ENODEV | libc::ENOENT | libc::ESRCH | libc::EADDRNOTAVAIL))
     }
 
+    /// True when a route waits for its link to come up or its gateway to be in reach.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self.errno(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN))
+    }
+
+    /// True when the kernel finds the request senseless; a route from an address that is not assigned is.
+    pub fn is_invalid(&self) -> bool {
+        self.errno() == Some(libc::EINVAL)
+    }
+
     /// True when the kernel lacks this kind of link or feature.
     pub fn is_unsupported(&self) -> bool {
         matches!(self.errno(), Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT))

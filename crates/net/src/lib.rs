@@ -3,12 +3,14 @@
 //! Knows nothing of resources or configuration: plain values in, plain values out.
 
 pub mod address;
+pub mod arp;
 pub mod cmdline;
 pub mod dhcp4;
 pub mod error;
 pub mod hostname;
 pub mod link;
 pub mod netlink;
+pub mod netns;
 pub mod route;
 pub mod rule;
 pub mod sntp;

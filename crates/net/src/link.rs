@@ -247,6 +247,21 @@ pub async fn set_master(netlink: &Netlink, name: &str, master: Option<&str>) -> 
     change(netlink, name, "set master of link", header(0, 0, 0), |m| m.u32(IFLA_MASTER, master))
 }
 
+/// Sets what a bridge does.
+pub async fn set_bridge(netlink: &Netlink, name: &str, bridge: Bridge) -> Result<(), NetError> {
+    check_name(name)?;
+    let mut message = Message::new(libc::RTM_NEWLINK, 0, &header(0, 0, 0));
+    message.text(IFLA_IFNAME, name);
+    message.nested(IFLA_LINKINFO, |info| {
+        info.attribute(IFLA_INFO_KIND, b"bridge");
+        info.nested(IFLA_INFO_DATA, |data| {
+            data.u32(IFLA_BR_STP_STATE, bridge.stp.into());
+            data.attribute(IFLA_BR_VLAN_FILTERING, &[bridge.vlan_filtering.into()]);
+        });
+    });
+    netlink.request(message).map_err(refused("set bridge", name.to_owned()))
+}
+
 /// Gives a link another name; it must be down.
 pub async fn rename(netlink: &Netlink, name: &str, to: &str) -> Result<(), NetError> {
     check_name(to)?;

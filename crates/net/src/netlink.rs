@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use rustix::thread::LinkNameSpaceType;
 
 use crate::error::{KernelError, NetError};
+use crate::netns;
 
 pub(crate) mod wire;
 
@@ -52,7 +52,7 @@ impl Netlink {
 
     /// Opens a connection in another network namespace, such as one from `/proc/<pid>/ns/net`.
     pub fn open_in(namespace: BorrowedFd<'_>) -> Result<Self, NetError> {
-        run_in(namespace, Self::open)
+        netns::run_in(namespace, Self::open)
             .map_err(|source| NetError::Open { what: "network namespace", source })?
     }
 
@@ -95,17 +95,6 @@ impl Netlink {
         // A panic while holding the lock leaves at most stale datagrams, which the sequence check drops.
         self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Runs `work` on a short-lived thread that has joined the given network namespace.
-pub fn run_in<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-    std::thread::scope(|scope| {
-        let worker = scope.spawn(|| {
-            rustix::thread::move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
-            Ok(work())
-        });
-        worker.join().unwrap_or_else(|_| Err(io::Error::other("worker thread panicked")))
-    })
 }
 
 impl Socket {

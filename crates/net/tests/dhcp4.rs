@@ -3,23 +3,17 @@
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use ichor_net::dhcp4::message::{Kind, Message, option};
 use ichor_net::dhcp4::{self, Config, Event};
-use ichor_net::{Netlink, link};
+use ichor_net::{Netlink, link, netns};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 50);
-
-fn fresh_namespace() -> OwnedFd {
-    // SAFETY: only the network namespace of this thread changes, and each test has its own thread.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("unshare");
-    std::fs::File::open("/proc/thread-self/ns/net").expect("own namespace").into()
-}
 
 /// Answers until told to stop. `lease` is the time it grants, `refuse` makes it refuse requests.
 struct Server {
@@ -86,19 +80,17 @@ fn with_server(server: Server, test: impl AsyncFnOnce(Netlink, u32, [u8; 6], &Se
     let server = &server;
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {
-            fresh_namespace();
+            netns::isolate_thread().unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let nl = Netlink::open().unwrap();
-                let other = std::thread::spawn(fresh_namespace).join().unwrap();
+                let other = netns::create().unwrap();
                 link::create_veth_pair(&nl, "c0", "s0", Some(other.as_fd())).await.unwrap();
                 let inside = Netlink::open_in(other.as_fd()).unwrap();
                 link::add_address(&inside, "s0", "10.77.0.1/24".parse().unwrap()).await.unwrap();
                 link::set_up(&inside, "s0", true).await.unwrap();
                 link::set_up(&nl, "c0", true).await.unwrap();
-                let socket = ichor_net::netlink::run_in(other.as_fd(), || {
-                    UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 67))
-                });
+                let socket = netns::run_in(other.as_fd(), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 67)));
                 let socket = socket.unwrap().unwrap();
                 let serving = scope.spawn(move || {
                     server.serve(&socket).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ichor_net::route::{Family, Route};
 use ichor_net::watch::{Topics, Watcher};
-use ichor_net::{Netlink, address, link, route, rule};
+use ichor_net::{Netlink, address, link, netns, route, rule};
 
 /// Runs a test on a thread with a fresh network namespace.
 fn in_fresh_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send) {
@@ -15,8 +15,7 @@ fn in_fresh_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send) {
     }
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {
-            // SAFETY: only the network namespace of this thread changes, and it ends with the test.
-            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("unshare");
+            netns::isolate_thread().expect("fresh namespaces");
             tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
@@ -90,13 +89,7 @@ fn found_address<'a>(all: &'a [address::Address], prefix: &str) -> &'a address::
 fn a_veth_peer_appears_in_another_namespace_that_a_second_connection_reaches() {
     in_fresh_namespace(|| async {
         let nl = Netlink::open().unwrap();
-        let other = std::thread::spawn(|| {
-            // SAFETY: as in `in_fresh_namespace`.
-            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
-            std::fs::File::open("/proc/thread-self/ns/net").unwrap()
-        })
-        .join()
-        .unwrap();
+        let other = netns::create().unwrap();
         let other = std::os::fd::AsFd::as_fd(&other);
         link::create_veth_pair(&nl, "v2", "eth0", Some(other)).await.unwrap();
         assert!(link::find(&nl, "eth0").await.unwrap().is_none());

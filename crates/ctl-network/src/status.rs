@@ -1,0 +1,7 @@
+//! Statuses: what the kernel has, and what follows from it.
+
+pub mod address;
+pub mod link;
+pub mod network;
+pub mod node_address;
+pub mod route;

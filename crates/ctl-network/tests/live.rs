@@ -1,0 +1,254 @@
+//! The whole family against the real kernel, each test in network and UTS namespaces of its own. Needs root;
+//! says so when not.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ichor_cosi::{Runtime, State, SystemClock};
+use ichor_ctl_network::ports::{Dhcp, Running};
+use ichor_ctl_network::system::{SystemHost, SystemKernel};
+use ichor_ctl_network::{DevicesGate, Ports, register};
+use ichor_net::cmdline::NetworkArgs;
+use ichor_net::dhcp4::{self, Config, Event, Lease};
+use ichor_net::{Netlink, address, link, netns, route};
+use ichor_resource::files::EtcFileStatus;
+use ichor_resource::network::{
+    AddressSpec, AddressStatus, ConfigLayer, HostnameStatus, LinkStatus, NetworkStatus, NodeAddress,
+    RouteStatus,
+};
+use ichor_types::Cmdline;
+
+type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// A DHCP client that hands its events to the test.
+#[derive(Clone, Default)]
+struct FakeDhcp(Arc<Mutex<Vec<(String, OnEvent)>>>);
+
+impl Dhcp for FakeDhcp {
+    fn start(
+        &self,
+        link: &str,
+        _index: u32,
+        _config: Config,
+        _hostname: tokio::sync::watch::Receiver<dhcp4::client::Hostname>,
+        on_event: OnEvent,
+    ) -> Running {
+        self.0.lock().unwrap().push((link.to_owned(), on_event));
+        Running::nothing()
+    }
+}
+
+struct Node {
+    state: State,
+    netlink: Netlink,
+    dhcp: FakeDhcp,
+    directory: PathBuf,
+}
+
+impl Node {
+    /// Waits until `check` finds what it looks for.
+    async fn wait<T>(&self, what: &str, mut check: impl FnMut(&State) -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(found) = check(&self.state) {
+                return found;
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "{what}: not within ten seconds");
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
+    }
+
+    async fn wait_for_default(&self, address: &str) {
+        self.wait(address, |state| {
+            let view = state.get::<NodeAddress>("network", "default").ok()?;
+            (view.addresses.first()?.to_string() == address).then_some(())
+        })
+        .await;
+    }
+}
+
+/// A node with a veth link `eth0`, its other end up.
+fn on_a_node(cmdline: &str, test: impl AsyncFnOnce(&Node) + Send) {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root for network namespaces");
+        return;
+    }
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            netns::isolate_thread().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let netlink = Netlink::open().unwrap();
+                link::create_veth_pair(&netlink, "eth0", "far0", None).await.unwrap();
+                link::set_up(&netlink, "far0", true).await.unwrap();
+                let directory = std::env::temp_dir().join(format!(
+                    "ichor-net-{}-{:?}",
+                    std::process::id(),
+                    std::thread::current().id()
+                ));
+                let host = SystemHost::new(
+                    directory.join("etc"),
+                    directory.join("shadow"),
+                    directory.join("resolv.conf"),
+                );
+                let state = State::new(SystemClock);
+                let controllers = Runtime::new(state.clone());
+                let dhcp = FakeDhcp::default();
+                let ports = Ports {
+                    kernel: SystemKernel::open().unwrap(),
+                    host,
+                    dhcp: dhcp.clone(),
+                    cmdline: NetworkArgs::parse(&Cmdline::parse(cmdline)).unwrap(),
+                    devices: DevicesGate::OPEN,
+                    seed: 1,
+                };
+                register(&controllers, ports).unwrap();
+                let node = Node { state, netlink, dhcp, directory: directory.clone() };
+                tokio::select! {
+                    () = controllers.run(std::future::pending()) => {}
+                    () = test(&node) => {}
+                }
+                let _ = std::fs::remove_dir_all(&directory);
+            });
+        });
+        if let Err(panic) = worker.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+#[test]
+fn a_static_address_is_ready_within_milliseconds() {
+    on_a_node("ip=10.5.0.2::10.5.0.1:24:node-1.example.org:eth0:off:10.5.0.1", async |node| {
+        let began = Instant::now();
+        let status = node
+            .wait("ready", |state| {
+                let status = state.get::<NetworkStatus>("network", "status").ok()?;
+                let ready = status.address_ready
+                    && status.connectivity_ready
+                    && status.hostname_ready
+                    && status.etc_files_ready;
+                ready.then_some(status)
+            })
+            .await;
+        let took = began.elapsed();
+        assert_eq!(status.meta().owner(), "network.StatusController");
+        eprintln!("network ready after {took:?}");
+        assert!(took < Duration::from_millis(250), "took {took:?}");
+
+        let state = &node.state;
+        let hostname = state.get::<HostnameStatus>("network", "hostname").unwrap();
+        assert_eq!((hostname.hostname.as_str(), hostname.domainname.as_str()), ("node-1", "example.org"));
+        assert_eq!(rustix::system::uname().nodename().to_bytes(), b"node-1");
+        let address = state.get::<AddressStatus>("network", "eth0/10.5.0.2/24").unwrap();
+        assert_eq!(address.broadcast.to_string(), "10.5.0.255");
+        let route = state.get::<RouteStatus>("network", "inet4/10.5.0.1//1024").unwrap();
+        assert_eq!((route.out_link_name.as_str(), route.protocol.to_string().as_str()), ("eth0", "boot"));
+        let spec = state.get::<AddressSpec>("network", "eth0/10.5.0.2/24").unwrap();
+        assert_eq!(spec.meta().owner(), "AddressMergeControllers.net.talos.dev");
+        assert_eq!(spec.layer, ConfigLayer::Cmdline);
+        let source = state.get::<AddressSpec>("network-config", "cmdline/eth0/10.5.0.2/24").unwrap();
+        assert_eq!(source.meta().owner(), "network.AddressConfigController");
+        assert!(state.get::<AddressStatus>("network", "lo/127.0.0.1/8").is_ok());
+        let link = state.get::<LinkStatus>("network", "eth0").unwrap();
+        assert_eq!((link.kind.as_str(), link.link_state), ("veth", true));
+
+        assert!(state.get::<EtcFileStatus>("files", "hosts").is_ok());
+        let hosts = std::fs::read_to_string(node.directory.join("etc/hosts")).unwrap();
+        assert!(hosts.contains("10.5.0.2  node-1.example.org node-1\n"), "{hosts}");
+        let resolv = std::fs::read_to_string(node.directory.join("etc/resolv.conf")).unwrap();
+        assert_eq!(resolv, "nameserver 10.5.0.1\n");
+    });
+}
+
+#[test]
+fn without_a_device_name_the_first_link_is_taken() {
+    on_a_node("ip=10.5.0.2::10.5.0.1:24", async |node| {
+        node.wait_for_default("10.5.0.2/24").await;
+        // A link with an earlier name comes along: the address stays where it is.
+        link::create_bridge(&node.netlink, "aa0").await.unwrap();
+        node.wait("aa0", |state| state.get::<LinkStatus>("network", "aa0").ok()).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(node.state.get::<AddressSpec>("network", "eth0/10.5.0.2/24").is_ok());
+        assert!(node.state.get::<AddressSpec>("network", "aa0/10.5.0.2/24").is_err());
+    });
+}
+
+#[test]
+fn what_others_take_away_is_put_back() {
+    on_a_node("ip=10.5.0.2::10.5.0.1:24:node-1:eth0", async |node| {
+        node.wait("route", |state| state.get::<RouteStatus>("network", "inet4/10.5.0.1//1024").ok()).await;
+        link::set_up(&node.netlink, "eth0", false).await.unwrap();
+        let addresses = address::list(&node.netlink).await.unwrap();
+        let ours = addresses.iter().find(|a| a.prefix == "10.5.0.2/24".parse().unwrap()).unwrap();
+        address::remove(&node.netlink, "eth0", ours).await.unwrap();
+        let began = Instant::now();
+        loop {
+            let routes = route::list(&node.netlink).await.unwrap();
+            let addresses = address::list(&node.netlink).await.unwrap();
+            let back = routes.iter().any(|r| r.destination.is_none() && r.gateway.is_some())
+                && addresses.iter().any(|a| a.prefix == "10.5.0.2/24".parse().unwrap());
+            if back {
+                break;
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "not put back");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+#[test]
+fn a_lease_configures_the_link_and_its_loss_undoes_it() {
+    on_a_node("ip=eth0:dhcp", async |node| {
+        let on_event = node
+            .wait("dhcp client", |_| {
+                let started = node.dhcp.0.lock().unwrap();
+                started.first().map(|(link, on_event)| {
+                    assert_eq!(link, "eth0");
+                    on_event.clone()
+                })
+            })
+            .await;
+        let lease = Lease {
+            address: "10.77.0.50/24".parse().unwrap(),
+            server: None,
+            routers: vec!["10.77.0.1".parse().unwrap()],
+            routes: Vec::new(),
+            dns: vec!["10.77.0.1".parse().unwrap()],
+            domain: Some("lease.example".into()),
+            search: Vec::new(),
+            hostname: Some("leased".into()),
+            ntp: Vec::new(),
+            mtu: Some(1400),
+            duration: Duration::from_secs(3600),
+            renew_after: Duration::from_secs(1800),
+            rebind_after: Duration::from_secs(3000),
+        };
+        on_event(Event::Bound(Box::new(lease)));
+        node.wait_for_default("10.77.0.50/24").await;
+        let route = node
+            .wait("route", |state| state.get::<RouteStatus>("network", "inet4/10.77.0.1//1024").ok())
+            .await;
+        assert_eq!(route.src.to_string(), "10.77.0.50");
+        let source =
+            node.state.get::<AddressSpec>("network-config", "dhcp4/eth0/eth0/10.77.0.50/24").unwrap();
+        assert_eq!(source.meta().owner(), "network.OperatorSpecController");
+        node.wait("mtu", |state| {
+            let link = state.get::<LinkStatus>("network", "eth0").ok()?;
+            (link.mtu == 1400).then_some(())
+        })
+        .await;
+        let name = node.wait("name", |state| state.get::<HostnameStatus>("network", "hostname").ok()).await;
+        assert_eq!((name.hostname.as_str(), name.domainname.as_str()), ("leased", "lease.example"));
+
+        on_event(Event::Lost);
+        node.wait("address gone", |state| {
+            let gone = state.get::<AddressStatus>("network", "eth0/10.77.0.50/24").is_err()
+                && state.get::<AddressSpec>("network", "eth0/10.77.0.50/24").is_err()
+                && state.get::<HostnameStatus>("network", "hostname").is_err();
+            gone.then_some(())
+        })
+        .await;
+    });
+}

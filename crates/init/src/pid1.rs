@@ -72,9 +72,13 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
         signals,
         machined: Machined::default(),
         stop_asked: None,
+        acpi: (first && ichor_sys::power::in_first_pid_namespace())
+            .then(|| ichor_sys::acpi::Events::open().ok())
+            .flatten(),
     };
     // What the set-up used is not needed again.
     ichor_sys::memory::trim();
+    let _ = ichor_sys::memory::release_code();
     loop {
         let turn = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| init.turn()));
         match turn {
@@ -107,10 +111,10 @@ fn machined(args: &[String]) -> std::io::Result<Launcher> {
             args: std::iter::once(path).chain(rest).cloned().collect(),
             ..SpawnRequest::new("machined", path.clone())
         },
-        // Not through /proc: the link survives a /proc that could not be mounted.
-        _ => SpawnRequest::new("machined", "/usr/bin/ichor"),
+        // By this link its name among the processes is its own.
+        _ => SpawnRequest::new("machined", "/usr/bin/machined"),
     };
-    if request.path == "/usr/bin/ichor" && !std::path::Path::new(&request.path).exists() {
+    if request.path == "/usr/bin/machined" && !std::path::Path::new(&request.path).exists() {
         request.path = std::env::current_exe()?.to_string_lossy().into_owned();
     }
     // The environment given to PID 1 comes from the kernel command line, or from a provider.
@@ -140,6 +144,7 @@ struct Init {
     signals: Signals,
     machined: Machined,
     stop_asked: Option<(PowerRequest, Duration)>,
+    acpi: Option<ichor_sys::acpi::Events>,
 }
 
 impl Init {
@@ -152,19 +157,25 @@ impl Init {
         let timeout = (self.machined.pid == 0).then(|| self.machined.restart_at.saturating_sub(now));
         self.wait(timeout);
         let asked = self.serve();
-        self.take_signals().or(asked)
+        let pressed = self.acpi.as_ref().is_some_and(ichor_sys::acpi::Events::power_button_pressed);
+        let forced = if pressed { self.stop_wish(PowerRequest::Shutdown) } else { None };
+        self.take_signals().or(asked).or(forced)
     }
 
     fn wait(&self, timeout: Option<Duration>) {
-        let signals = PollFd::new(&self.signals, PollFlags::IN);
+        let signals = || PollFd::new(&self.signals, PollFlags::IN);
+        let mut fds = [signals(), signals(), signals()];
+        let mut count = 1;
+        if let Some(socket) = self.server.socket() {
+            fds[count] = PollFd::from_borrowed_fd(socket, self.server.interest());
+            count += 1;
+        }
+        if let Some(acpi) = &self.acpi {
+            fds[count] = PollFd::new(acpi, PollFlags::IN);
+            count += 1;
+        }
         // An error here is one turn without waiting; the next will do.
-        let _ = match self.server.socket() {
-            Some(socket) => {
-                let socket = PollFd::from_borrowed_fd(socket, self.server.interest());
-                ichor_sys::poll::wait(&mut [signals, socket], timeout)
-            }
-            None => ichor_sys::poll::wait(&mut [signals], timeout),
-        };
+        let _ = ichor_sys::poll::wait(&mut fds[..count], timeout);
     }
 
     fn serve(&mut self) -> Option<RebootCommand> {

@@ -2,6 +2,7 @@
 //!
 //! Knows the kernel and nothing of resources or configuration. What PID 1 uses does not allocate once it runs.
 
+pub mod acpi;
 pub mod cgroup;
 pub mod credentials;
 pub mod device;

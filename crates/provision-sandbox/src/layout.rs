@@ -37,6 +37,11 @@ impl Layout {
         self.run().join("image")
     }
 
+    /// Which loop device shows the image, and whether the kernel made it for us.
+    pub(crate) fn loop_device(&self) -> PathBuf {
+        self.dir.join("loop")
+    }
+
     /// The host's cgroup hierarchies, mounted once more.
     pub(crate) fn cgroups(&self) -> PathBuf {
         self.run().join("cgroup")

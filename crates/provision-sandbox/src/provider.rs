@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ichor_provision::{Cluster, ClusterRequest, MachineStatus, Provider, ProvisionError, Store};
-use ichor_sys::{process, signal};
+use ichor_sys::{loopdev, process, signal};
 use ipnet::Ipv4Net;
 
 use crate::control::{self, Reply, Request};
@@ -21,6 +21,8 @@ const SIGKILL: i32 = 9;
 const READY_WAIT: Duration = Duration::from_secs(30);
 /// How long killed processes may take to be gone.
 const GONE_WAIT: Duration = Duration::from_secs(20);
+/// How long the kernel may take to free the image's loop device.
+const LOOP_WAIT: Duration = Duration::from_secs(3);
 /// How long a quick request may take.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// The networks offered when none is asked for: 10.5.0.0/24 and up.
@@ -196,6 +198,7 @@ impl Sandbox {
     fn remove(&self, layout: &Layout, name: &str) -> Result<(), ProvisionError> {
         self.kill_all(layout, name)?;
         self.clean(layout)?;
+        release_loop(layout, self.store.load(name).ok().as_ref());
         let dir = layout.dir();
         fs::remove_dir_all(dir).map_err(|source| ProvisionError::File {
             what: "remove",
@@ -309,6 +312,25 @@ impl Provider for Sandbox {
         }
         progress("removing the machines");
         self.remove(&layout, cluster)
+    }
+}
+
+/// Waits until the kernel has let the image go, which it does in its own time, and takes the device away if it
+/// was made for us. Best effort: a free device too many harms nobody.
+fn release_loop(layout: &Layout, cluster: Option<&Cluster>) {
+    let Ok(note) = fs::read_to_string(layout.loop_device()) else { return };
+    let Some((number, origin)) = note.split_once(' ') else { return };
+    let Ok(number) = number.parse() else { return };
+    let ours = || {
+        let backing = loopdev::backing_file(number);
+        backing.is_some() && cluster.is_none_or(|cluster| backing.as_ref() == Some(&cluster.image))
+    };
+    let deadline = Instant::now() + LOOP_WAIT;
+    while ours() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    if origin == "created" {
+        let _ = loopdev::remove(number);
     }
 }
 

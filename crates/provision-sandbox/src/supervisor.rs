@@ -127,6 +127,9 @@ fn mount_image(layout: &Layout, cluster: &Cluster) -> Result<(), SetupError> {
     fs::create_dir_all(&target).map_err(SetupError::file("make", &target))?;
     let device = LoopDevice::attach_read_only(&cluster.image)
         .map_err(SetupError::file("make a loop device of", &cluster.image))?;
+    let note = layout.loop_device();
+    let text = format!("{} {}", device.number(), if device.created() { "created" } else { "found" });
+    fs::write(&note, text).map_err(SetupError::file("write", &note))?;
     let path = device.path().to_string_lossy().into_owned();
     mount::mount(&path, &target, "squashfs", MountFlags::RDONLY | MountFlags::NODEV, "")?;
     Ok(())

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+const LOOP_CTL_REMOVE: libc::c_ulong = 0x4c81;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
 const LO_FLAGS_READ_ONLY: u32 = 1;
@@ -41,6 +42,8 @@ struct Config {
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
+    number: i32,
+    created: bool,
     // Open until it is mounted: the device clears itself when nobody has it.
     _device: File,
 }
@@ -51,19 +54,22 @@ impl LoopDevice {
         let backing = File::open(file)?;
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
         let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
+        let mut created = false;
         for _ in 0..ATTEMPTS {
+            let before = std::fs::read_dir("/sys/block").map_or(0, Iterator::count);
             // SAFETY: this request takes no argument and returns a number.
             let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) };
             if number < 0 {
                 return Err(io::Error::last_os_error());
             }
+            created |= before < std::fs::read_dir("/sys/block").map_or(0, Iterator::count);
             let path = PathBuf::from(format!("/dev/loop{number}"));
             make_node(&path, number)?;
             // Without writing it cannot be configured, though it will be read-only.
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&device, &backing, file) {
                 Ok(()) => {
-                    return Ok(Self { path, _device: device });
+                    return Ok(Self { path, number, created, _device: device });
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => last = error,
                 Err(error) => return Err(error),
@@ -72,9 +78,35 @@ impl LoopDevice {
         Err(last)
     }
 
+    /// Its number, as in `/dev/loop7`.
+    pub fn number(&self) -> i32 {
+        self.number
+    }
+
+    /// Whether the kernel made it for this use, so that [`remove`] leaves as many as there were.
+    pub fn created(&self) -> bool {
+        self.created
+    }
+
     /// The device, to be mounted.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// The file behind a loop device, `None` when it is free.
+pub fn backing_file(number: i32) -> Option<PathBuf> {
+    let text = std::fs::read_to_string(format!("/sys/block/loop{number}/loop/backing_file")).ok()?;
+    Some(PathBuf::from(text.trim_end_matches('\n')))
+}
+
+/// Takes a free loop device away from the system.
+pub fn remove(number: i32) -> io::Result<()> {
+    let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
+    // SAFETY: this request takes a number.
+    match unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_REMOVE as _, number) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
     }
 }
 

@@ -35,6 +35,7 @@ pub fn snapshot(dir: &Path, image: &Path) -> String {
         }
     }
     for device in names(Path::new("/sys/block")) {
+        lines.push(format!("block {device}"));
         let backing = Path::new("/sys/block").join(&device).join("loop/backing_file");
         if fs::read_to_string(backing).is_ok_and(|file| Path::new(file.trim()) == image) {
             lines.push(format!("loop {device}"));

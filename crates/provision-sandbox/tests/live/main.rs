@@ -61,6 +61,7 @@ fn main() -> ExitCode {
     }
     let filter = args.iter().find(|arg| !arg.starts_with('-'));
     let lab = Lab::new();
+    let before = lab.snapshot();
     for (name, test) in TESTS {
         if filter.is_none_or(|filter| name.contains(filter.as_str())) {
             let start = Instant::now();
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
             println!("ok ({} ms)", start.elapsed().as_millis());
         }
     }
+    unchanged(&lab, &before);
     ExitCode::SUCCESS
 }
 

@@ -191,12 +191,10 @@ impl fmt::Display for Diagnostics {
         }
         let mut decode = of(Stage::Decode).peekable();
         if let Some(first) = decode.peek() {
-            let kind = match first.document.split('/').next() {
-                Some("v1alpha1.Config") | None => "v1alpha1",
-                Some(kind) => kind,
-            };
+            let kind =
+                first.document.split('/').next().filter(|kind| *kind != "v1alpha1.Config").unwrap_or("");
             let go_type = crate::document::go_type(kind);
-            write!(f, "error decoding {kind} to {go_type}: yaml: unmarshal errors:")?;
+            write!(f, "error decoding {kind} to *{go_type}: yaml: unmarshal errors:")?;
             for item in decode {
                 write!(f, "\n  line {}: {}", item.span.line, item.message)?;
             }

@@ -2,13 +2,18 @@
 //!
 //! Start with [`Documents::load`]; everything about a loaded configuration hangs off [`Documents`].
 
+pub mod access;
 pub mod comments;
 pub mod diagnostic;
+pub mod diff;
 pub mod document;
 pub mod documents;
 pub mod generate;
 pub mod kinds;
 pub mod model;
+pub mod patch;
+pub mod plan;
+pub mod redact;
 pub mod suggest;
 pub mod talosconfig;
 pub mod v1alpha1;

@@ -32,6 +32,11 @@ pub fn decode(parameter: &'static str, values: &[String]) -> Result<Option<Vec<u
     zstd::bulk::decompress(&packed, UNPACKED_MAX).map(Some).map_err(|_| PayloadError::Zstd { parameter })
 }
 
+/// The configuration in the environment of a container: plain YAML in base64.
+pub fn decode_plain(text: &str) -> Result<Vec<u8>, PayloadError> {
+    STANDARD.decode(text.trim()).map_err(|_| PayloadError::Base64 { parameter: "USERDATA" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,9 @@
 //! The machine API: what a client can ask of this node.
 
 pub mod archive;
+pub mod client_config;
 pub mod configuration;
+pub mod diff;
 pub mod files;
 pub mod guard;
 pub mod host;

@@ -3,11 +3,20 @@
 pub mod api;
 pub mod daemons;
 pub mod events;
+pub mod families;
+pub mod maintenance;
+pub mod meta;
 pub mod node;
 pub mod platform;
 pub mod reactor;
 pub mod sequencer;
+pub mod service_controller;
 pub mod services;
+pub mod sources;
+pub mod start;
 pub mod supervisor;
 pub mod tasks;
+pub mod trust;
 pub mod version;
+
+pub use start::main;

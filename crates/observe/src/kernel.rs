@@ -3,7 +3,11 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+
+use crate::ring::LogRing;
 
 /// Prefix of every line of ours in the kernel log; tools filter by it.
 pub const PREFIX: &str = "[talos] ";
@@ -24,6 +28,9 @@ pub enum KernelSink {
     Kmsg(File),
     /// A console stream; lines carry the prefix but no priority.
     Stream(Mutex<Box<dyn Write + Send>>),
+    /// A console stream and a log that keeps what the kernel log would have: for machines whose
+    /// kernel log is somebody else's.
+    Console(Mutex<Box<dyn Write + Send>>, Arc<LogRing>),
     /// Nowhere.
     Null,
 }
@@ -37,6 +44,13 @@ impl KernelSink {
     /// Lines go to a stream, such as standard error.
     pub fn stream(out: Box<dyn Write + Send>) -> Self {
         Self::Stream(Mutex::new(out))
+    }
+}
+
+impl KernelSink {
+    /// Lines go to a stream and into a log.
+    pub fn console(out: Box<dyn Write + Send>, log: Arc<LogRing>) -> Self {
+        Self::Console(Mutex::new(out), log)
     }
 }
 
@@ -56,9 +70,25 @@ impl ConsoleSink for KernelSink {
                 }
                 let _ = out.flush();
             }
+            Self::Console(out, log) => {
+                let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
+                for text in line.lines() {
+                    let text = shorten(text);
+                    let _ = out.write_all(format!("{PREFIX}{text}\n").as_bytes());
+                    log.write(kept(priority, &text, Timestamp::now()).as_bytes());
+                }
+                let _ = out.flush();
+            }
             Self::Null => {}
         }
     }
+}
+
+/// The line as a reader of the kernel log would format it.
+fn kept(priority: u8, text: &str, now: Timestamp) -> String {
+    const NAMES: [&str; 8] = ["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"];
+    let name = NAMES[usize::from(priority & 7)];
+    format!("user: {name:>7}: [{now}]: {PREFIX}{text}\n")
 }
 
 /// A kmsg record: facility user, the priority, our prefix, the text.
@@ -90,6 +120,12 @@ mod tests {
     #[test]
     fn a_record_has_facility_priority_and_prefix() {
         assert_eq!(record(6, "a\tb"), "<14>[talos] a b");
+    }
+
+    #[test]
+    fn a_kept_line_looks_like_one_of_the_kernel_log() {
+        let now = Timestamp::from_second(1_700_000_000).unwrap();
+        assert_eq!(kept(4, "careful", now), "user: warning: [2023-11-14T22:13:20Z]: [talos] careful\n");
     }
 
     #[test]

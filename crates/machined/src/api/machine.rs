@@ -8,7 +8,7 @@ use ichor_wire::machine::machine_service_server::MachineService;
 use ichor_wire::{common, machine};
 
 use super::reply::Replies;
-use super::{configuration, files, host, lifecycle, streams};
+use super::{client_config, configuration, files, host, lifecycle, streams};
 use crate::node::Node;
 use crate::services::ServiceError;
 use crate::version;
@@ -174,7 +174,7 @@ impl MachineService for Api {
         &self,
         request: Request<machine::GenerateClientConfigurationRequest>,
     ) -> Result<Response<machine::GenerateClientConfigurationResponse>, Status> {
-        configuration::generate_client_configuration(&self.node, self.mode, request.into_inner()).await
+        client_config::generate_client_configuration(&self.node, self.mode, request.into_inner()).await
     }
 
     async fn generate_configuration(

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
     };
     match name.as_str() {
         "init" => pid1::main(&rest),
+        "machined" => ichor_machined::main(&rest),
         "apid" => ichor_apid::main(&rest),
         "trustd" => ichor_trustd::main(&rest),
         "poweroff" | "shutdown" => ask_pid1(rustix::process::Signal::TERM),

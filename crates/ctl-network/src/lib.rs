@@ -5,7 +5,7 @@
 //! whole family to a runtime.
 
 pub mod apply;
-mod documents;
+pub mod documents;
 pub mod etc;
 mod gate;
 mod ids;
@@ -89,6 +89,7 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(status::node_address::AddressFilterController)?;
     runtime.register(status::network::StatusController)?;
 
+    runtime.register(documents::devices::DeviceConfigController)?;
     runtime.register(source::link::LinkConfigController { cmdline: cmdline.clone() })?;
     runtime.register(source::address::AddressConfigController { cmdline: cmdline.clone() })?;
     runtime.register(source::route::RouteConfigController { cmdline: cmdline.clone() })?;

@@ -8,14 +8,16 @@ use std::net::IpAddr;
 use ichor_resource::network::{
     AddressSortAlgorithm, BondMasterSpec, BridgeMasterSpec, ClientIdentifierSpec, VLANSpec, WireguardSpec,
 };
-use ichor_types::HardwareAddr;
+use ichor_types::{GoDuration, HardwareAddr};
 use ipnet::IpNet;
 
 /// The network part of an accepted machine configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settings {
-    /// Where the host name comes from.
-    pub hostname: HostnameSetting,
+    /// The host name, when it is given.
+    pub hostname: Option<String>,
+    /// How it is made up otherwise.
+    pub auto_hostname: AutoHostname,
     /// Links, in the order of the configuration.
     pub links: Vec<LinkSetting>,
     /// A document describes links: nothing is configured by default any more.
@@ -30,6 +32,8 @@ pub struct Settings {
     pub time_servers: Vec<String>,
     /// The clock is somebody else's business.
     pub time_disabled: bool,
+    /// How long booting waits for the clock; zero for ever.
+    pub time_boot_timeout: GoDuration,
     /// How node addresses are ordered.
     pub sort_algorithm: AddressSortAlgorithm,
     /// Lines of `/etc/hosts`: address and names.
@@ -40,18 +44,16 @@ pub struct Settings {
     pub kubernetes_subnets: Vec<IpNet>,
 }
 
-/// Where the host name comes from.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum HostnameSetting {
-    /// Made from the default address.
+/// How a host name is made up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AutoHostname {
+    /// From the default address.
     #[default]
     FromAddress,
-    /// Made from the node's identity.
+    /// From the node's identity.
     Stable,
-    /// Not made.
+    /// Not at all.
     Off,
-    /// Given.
-    Fixed(String),
 }
 
 /// The host DNS cache.

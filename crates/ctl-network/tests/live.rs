@@ -12,6 +12,7 @@ use ichor_ctl_network::{DevicesGate, Ports, register};
 use ichor_net::cmdline::NetworkArgs;
 use ichor_net::dhcp4::{self, Config, Event, Lease};
 use ichor_net::{Netlink, address, link, netns, route};
+use ichor_resource::config::MachineConfig;
 use ichor_resource::files::EtcFileStatus;
 use ichor_resource::network::{
     AddressSpec, AddressStatus, ConfigLayer, HostnameStatus, LinkStatus, NetworkStatus, NodeAddress,
@@ -250,5 +251,75 @@ fn a_lease_configures_the_link_and_its_loss_undoes_it() {
             gone.then_some(())
         })
         .await;
+    });
+}
+
+#[test]
+fn a_configuration_is_applied_live_and_removed_again() {
+    on_a_node("", async |node| {
+        let first = r"
+machine:
+    type: worker
+    network:
+        hostname: configured.example.org
+        nameservers: [10.9.0.53]
+        interfaces:
+            - interface: eth0
+              addresses: [10.9.0.2/24]
+              mtu: 1300
+              routes:
+                  - network: 0.0.0.0/0
+                    gateway: 10.9.0.1
+            - interface: br7
+              bridge: {interfaces: []}
+              addresses: [10.7.0.1/24]
+cluster:
+    network: {podSubnets: [10.7.0.0/16]}
+";
+        let config = |yaml: &str| MachineConfig::new(yaml.as_bytes().to_vec());
+        node.state.create("config", MachineConfig::ACTIVE, config(first), "").unwrap();
+        node.wait("configured", |state| {
+            let ready = state.get::<NetworkStatus>("network", "status").ok()?;
+            let route = state.get::<RouteStatus>("network", "inet4/10.9.0.1//1024").ok()?;
+            let bridge = state.get::<LinkStatus>("network", "br7").ok()?;
+            let address = state.get::<AddressStatus>("network", "eth0/10.9.0.2/24").is_ok();
+            let mtu = state.get::<LinkStatus>("network", "eth0").ok()?.mtu == 1300;
+            let done = ready.hostname_ready && ready.etc_files_ready && address && mtu;
+            (done && bridge.kind == "bridge" && route.protocol.to_string() == "static").then_some(())
+        })
+        .await;
+        node.wait("resolvers", |_| {
+            let text = std::fs::read_to_string(node.directory.join("etc/resolv.conf")).ok()?;
+            (text == "nameserver 10.9.0.53\n\nsearch example.org\n").then_some(())
+        })
+        .await;
+        node.wait("pods apart", |state| {
+            let all = state.get::<NodeAddress>("network", "current").ok()?;
+            let own = state.get::<NodeAddress>("network", "current-no-k8s").ok()?;
+            let text =
+                |view: &NodeAddress| view.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let apart = text(&all).contains(&"10.7.0.1/24".to_owned()) && text(&own) == ["10.9.0.2/24"];
+            // A bridge without members has no carrier.
+            let down = text(&all) == ["10.9.0.2/24"] && text(&own) == ["10.9.0.2/24"];
+            (apart || down).then_some(())
+        })
+        .await;
+
+        let second = "machine:\n    type: worker\n    network:\n        hostname: other\n";
+        node.state
+            .update_with::<MachineConfig>("config", MachineConfig::ACTIVE, "", |spec, _| {
+                *spec = config(second)
+            })
+            .unwrap();
+        node.wait("removed", |state| {
+            let gone = state.get::<AddressStatus>("network", "eth0/10.9.0.2/24").is_err()
+                && state.get::<RouteStatus>("network", "inet4/10.9.0.1//1024").is_err()
+                && state.get::<LinkStatus>("network", "br7").is_err()
+                && state.get::<AddressSpec>("network", "eth0/10.9.0.2/24").is_err();
+            let name = state.get::<HostnameStatus>("network", "hostname").ok()?;
+            (gone && name.hostname == "other" && name.domainname.is_empty()).then_some(())
+        })
+        .await;
+        assert_eq!(rustix::system::uname().nodename().to_bytes(), b"other");
     });
 }

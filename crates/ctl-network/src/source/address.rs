@@ -39,11 +39,7 @@ impl Controller for AddressConfigController {
     const NAME: &'static str = "network.AddressConfigController";
 
     fn inputs(&self) -> Vec<Input> {
-        [documents::input()]
-            .into_iter()
-            .chain(documents::devices_input())
-            .chain(self.cmdline.inputs())
-            .collect()
+        [documents::input(), documents::devices_input()].into_iter().chain(self.cmdline.inputs()).collect()
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -51,8 +47,8 @@ impl Controller for AddressConfigController {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        let settings = documents::settings(ctx)?;
-        let specs = decide(&self.cmdline.resolve(ctx)?, settings.as_deref());
+        let settings = documents::settings_with_devices(ctx)?;
+        let specs = decide(&self.cmdline.resolve(ctx)?, settings.as_ref());
         let id = |spec: &AddressSpec| ids::layered(spec.layer, &ids::address(&spec.link_name, spec.address));
         ctx.publish_in(ids::CONFIG_NAMESPACE, specs.into_iter().map(|spec| (id(&spec), spec)))?;
         Ok(())

@@ -9,7 +9,7 @@ use ichor_resource::network::{ConfigLayer, HostnameSpec, NodeAddress};
 use super::cmdline::{CmdlineSource, Resolved};
 use crate::documents;
 use crate::ids;
-use crate::settings::{HostnameSetting, Settings};
+use crate::settings::{AutoHostname, Settings};
 
 /// Longest first label (RFC 1035).
 const LABEL_MAX: usize = 63;
@@ -78,18 +78,16 @@ pub(crate) fn decide(
     let mut wanted = Vec::new();
     wanted.extend(cmdline.hostname().map(|name| (name.to_owned(), ConfigLayer::Cmdline)));
     if let Some(settings) = settings {
-        match &settings.hostname {
-            HostnameSetting::FromAddress => {
+        match settings.auto_hostname {
+            AutoHostname::FromAddress => {
                 wanted.extend(default_address.map(|a| (address_hostname(a), ConfigLayer::Default)));
             }
-            HostnameSetting::Stable => {
+            AutoHostname::Stable => {
                 wanted.extend(node_id.map(|id| (stable_hostname(id), ConfigLayer::Default)));
             }
-            HostnameSetting::Off => {}
-            HostnameSetting::Fixed(name) => {
-                wanted.push((name.clone(), ConfigLayer::Configuration));
-            }
+            AutoHostname::Off => {}
         }
+        wanted.extend(settings.hostname.clone().map(|name| (name, ConfigLayer::Configuration)));
     }
     let (mut specs, mut bad) = (Vec::new(), Vec::new());
     for (name, layer) in wanted {
@@ -119,7 +117,7 @@ impl Controller for HostnameConfigController {
         let address = default.and_then(|d| d.addresses.first()?.get()).map(|prefix| prefix.addr());
         let cmdline = self.cmdline.unresolved();
         let node_id = identity.as_ref().map(|identity| identity.node_id.as_str());
-        let (specs, bad) = decide(&cmdline, settings.as_deref(), node_id, address);
+        let (specs, bad) = decide(&cmdline, settings.as_ref(), node_id, address);
         for error in bad {
             tracing::warn!(%error, "host name not taken");
         }
@@ -161,7 +159,7 @@ mod tests {
         let (specs, _) = decide(&Resolved::default(), Some(&Settings::default()), Some("id"), address);
         assert_eq!(specs[0].hostname, "talos-10-5-0-2");
         assert_eq!(specs[0].layer, ConfigLayer::Default);
-        let stable = Settings { hostname: HostnameSetting::Stable, ..Settings::default() };
+        let stable = Settings { auto_hostname: AutoHostname::Stable, ..Settings::default() };
         let (specs, _) = decide(&Resolved::default(), Some(&stable), None, address);
         assert!(specs.is_empty(), "waits for the identity");
     }

@@ -93,8 +93,7 @@ impl Controller for LinkConfigController {
     const NAME: &'static str = "network.LinkConfigController";
 
     fn inputs(&self) -> Vec<Input> {
-        let links = [documents::input(), weak::<LinkStatus>()];
-        links.into_iter().chain(documents::devices_input()).collect()
+        vec![documents::input(), documents::devices_input(), weak::<LinkStatus>()]
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -102,10 +101,10 @@ impl Controller for LinkConfigController {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        let settings = documents::settings(ctx)?;
+        let settings = documents::settings_with_devices(ctx)?;
         let links = ctx.list::<LinkStatus>()?;
         let physical = links.iter().filter(|link| is_physical(link)).map(|link| link.id().as_str());
-        let specs = decide(&self.cmdline.resolve(ctx)?, settings.as_deref(), physical);
+        let specs = decide(&self.cmdline.resolve(ctx)?, settings.as_ref(), physical);
         let id = |spec: &LinkSpec| ids::layered(spec.layer, &spec.name);
         ctx.publish_in(ids::CONFIG_NAMESPACE, specs.into_iter().map(|spec| (id(&spec), spec)))?;
         Ok(())

@@ -105,9 +105,12 @@ impl Controller for OperatorConfigController {
     const NAME: &'static str = "network.OperatorConfigController";
 
     fn inputs(&self) -> Vec<Input> {
-        let inputs =
-            [documents::input(), weak::<LinkStatus>(), weak::<LinkSpec>().in_ns(ids::CONFIG_NAMESPACE)];
-        inputs.into_iter().chain(documents::devices_input()).collect()
+        vec![
+            documents::input(),
+            documents::devices_input(),
+            weak::<LinkStatus>(),
+            weak::<LinkSpec>().in_ns(ids::CONFIG_NAMESPACE),
+        ]
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -115,11 +118,11 @@ impl Controller for OperatorConfigController {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        let settings = documents::settings(ctx)?;
+        let settings = documents::settings_with_devices(ctx)?;
         let links = ctx.list::<LinkStatus>()?;
         let physical = links.iter().filter(|link| is_physical(link)).map(|link| link.id().as_str());
         let configured = configured(&ctx.list_in::<LinkSpec>(ids::CONFIG_NAMESPACE)?);
-        let specs = decide(&self.cmdline.resolve(ctx)?, settings.as_deref(), physical, &configured);
+        let specs = decide(&self.cmdline.resolve(ctx)?, settings.as_ref(), physical, &configured);
         let id = |s: &OperatorSpec| ids::layered(s.layer, &ids::operator(s.operator, &s.link_name));
         ctx.publish_in(ids::CONFIG_NAMESPACE, specs.into_iter().map(|spec| (id(&spec), spec)))?;
         Ok(())

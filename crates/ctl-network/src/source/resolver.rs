@@ -58,7 +58,7 @@ impl Controller for ResolverConfigController {
         let settings = documents::settings(ctx)?;
         let hostname = ctx.get::<HostnameStatus>(ids::HOSTNAME)?;
         let domain = hostname.as_ref().map_or("", |status| &status.domainname);
-        let specs = decide(&self.cmdline.unresolved(), settings.as_deref(), domain);
+        let specs = decide(&self.cmdline.unresolved(), settings.as_ref(), domain);
         let named = specs.into_iter().map(|spec| (ids::layered(spec.layer, ids::RESOLVERS), spec));
         ctx.publish_in(ids::CONFIG_NAMESPACE, named)?;
         Ok(())

@@ -53,11 +53,7 @@ impl Controller for RouteConfigController {
     const NAME: &'static str = "network.RouteConfigController";
 
     fn inputs(&self) -> Vec<Input> {
-        [documents::input()]
-            .into_iter()
-            .chain(documents::devices_input())
-            .chain(self.cmdline.inputs())
-            .collect()
+        [documents::input(), documents::devices_input()].into_iter().chain(self.cmdline.inputs()).collect()
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -65,8 +61,8 @@ impl Controller for RouteConfigController {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        let settings = documents::settings(ctx)?;
-        let specs = decide(&self.cmdline.resolve(ctx)?, settings.as_deref());
+        let settings = documents::settings_with_devices(ctx)?;
+        let specs = decide(&self.cmdline.resolve(ctx)?, settings.as_ref());
         let id = |spec: &RouteSpec| ids::layered(spec.layer, &ids::route_spec(spec));
         ctx.publish_in(ids::CONFIG_NAMESPACE, specs.into_iter().map(|spec| (id(&spec), spec)))?;
         Ok(())

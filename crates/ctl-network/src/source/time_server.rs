@@ -44,7 +44,7 @@ impl Controller for TimeServerConfigController {
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let settings = documents::settings(ctx)?;
-        let specs = decide(&self.cmdline.unresolved(), settings.as_deref());
+        let specs = decide(&self.cmdline.unresolved(), settings.as_ref());
         let named = specs.into_iter().map(|spec| (ids::layered(spec.layer, ids::TIME_SERVERS), spec));
         ctx.publish_in(ids::CONFIG_NAMESPACE, named)?;
         Ok(())

@@ -86,11 +86,11 @@ async fn serve(
     let (outer, inner) = (proxy.clone(), proxy.clone());
     let network = serve_tls(listener, config, Limits::default(), stop.clone(), move |peer| {
         let connection = open(&outer, &peer);
-        service_fn(move |request| connection.clone().handle(request))
+        service_fn(move |request| connection.handle(request))
     });
     let local = serve_unix(socket, Limits::default(), stop.clone(), move |peer| {
         let connection = open(&inner, &peer);
-        service_fn(move |request| connection.clone().handle(request))
+        service_fn(move |request| connection.handle(request))
     });
     tokio::join!(network, local);
     Ok(())

@@ -10,6 +10,8 @@ use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
 use http_body::Body;
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use hyper::client::conn::http2::SendRequest;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +41,12 @@ struct Inner<B> {
     ready: Mutex<Option<SendRequest<B>>>,
     dialing: tokio::sync::Mutex<Backoff>,
     cut: CancellationToken,
+}
+
+/// A call that is on its way, or must wait for a connection.
+pub(crate) enum Begun<F, B> {
+    Sent(F),
+    Unsent(Request<B>),
 }
 
 #[derive(Default)]
@@ -74,14 +82,48 @@ where
 
     /// Connects, if there is no connection, and says why it fails.
     pub async fn connect(&self) -> Result<(), Status> {
-        self.sender().await.map(drop)
+        match self.current() {
+            Some(_) => Ok(()),
+            None => self.dial().await.map(drop),
+        }
+    }
+
+    /// Sends a request on the connection there is, without any future but the answer's.
+    ///
+    /// This is the way of almost every call, so nothing of what the other way needs is in it.
+    pub(crate) fn begin(
+        &self,
+        request: Request<B>,
+    ) -> Begun<impl Future<Output = Result<Response<Incoming>, TrySendError<Request<B>>>> + use<B>, B> {
+        match self.current() {
+            Some(mut sender) => Begun::Sent(sender.try_send_request(request)),
+            None => Begun::Unsent(request),
+        }
+    }
+
+    /// Goes on with a call that failed: once more, if it never left.
+    pub(crate) async fn recover(
+        &self,
+        mut error: TrySendError<Request<B>>,
+    ) -> Result<Response<UpstreamBody>, Status> {
+        match error.take_message() {
+            Some(unsent) => {
+                self.forget();
+                self.send(unsent).await
+            }
+            None => Err(status::from_hyper(error.into_error())),
+        }
     }
 
     /// Sends a request as it is; its URI must be whole.
     pub async fn send(&self, mut request: Request<B>) -> Result<Response<UpstreamBody>, Status> {
         let mut again = true;
         loop {
-            let mut sender = self.sender().await?;
+            let mut sender = match self.current() {
+                Some(sender) => sender,
+                // Boxed: the state of a TLS handshake has no place in the future of every call.
+                None => Box::pin(self.dial()).await?,
+            };
             match sender.try_send_request(request).await {
                 Ok(response) => return Ok(response.map(UpstreamBody::new)),
                 Err(mut error) => match error.take_message() {
@@ -129,10 +171,7 @@ where
         }
     }
 
-    async fn sender(&self) -> Result<SendRequest<B>, Status> {
-        if let Some(sender) = self.current() {
-            return Ok(sender);
-        }
+    async fn dial(&self) -> Result<SendRequest<B>, Status> {
         // One caller dials, the others wait for what it finds.
         let mut backoff = self.inner.dialing.lock().await;
         if let Some(sender) = self.current() {

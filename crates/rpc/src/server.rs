@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::TryFutureExt;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -231,8 +232,8 @@ impl Hall {
         let calls = activity.clone();
         let counted = service_fn(move |request| {
             let call = calls.enter();
-            let answer = service.call(request);
-            async move { answer.await.map(|response| response.map(|body| Counted::new(body, call))) }
+            // A combinator, not an async block: that would hold the future twice, and it is moved often.
+            service.call(request).map_ok(move |response| response.map(|body| Counted::new(body, call)))
         });
         let io = Observed::new(io, activity.clone());
         let connection = pin!(http2::server().serve_connection(io, counted));

@@ -1,17 +1,20 @@
 //! The commands, and the table that holds them all.
 
 pub mod apply;
+pub mod cluster;
 pub mod completion;
 pub mod config;
 pub mod copy;
 pub mod edit;
 pub mod events;
 pub mod files;
+pub mod gen_config;
 pub mod gen_pki;
 pub mod get;
 pub mod inspect;
 pub mod lifecycle;
 pub mod logs;
+pub mod machineconfig;
 pub mod memory;
 pub mod mounts;
 pub mod patch;
@@ -51,6 +54,10 @@ pub static ROOT: Command = Command {
         &lifecycle::SHUTDOWN,
         &time::TIME,
         &version::VERSION,
+        &gen_config::GEN,
+        &machineconfig::MACHINECONFIG,
+        &machineconfig::VALIDATE,
+        &cluster::CLUSTER,
         &completion::COMPLETION,
         &completion::DOCS,
     ],

@@ -10,7 +10,7 @@ use crate::session::errors_text;
 
 /// No endpoint could be reached.
 pub fn unreachable(error: &Unreachable) -> Failure {
-    let lines: Vec<String> = error.0.iter().map(|error| chain(error)).collect();
+    let lines: Vec<String> = error.0.iter().map(ToString::to_string).collect();
     let text = match lines.as_slice() {
         [] => "no endpoint to connect to".to_owned(),
         [only] => only.clone(),

@@ -10,12 +10,14 @@ pub struct Failure {
     text: String,
     /// What to do about it, one line each.
     hints: Vec<String>,
+    /// The sentence already says what to do.
+    whole: bool,
 }
 
 impl Failure {
     /// A failure with its sentence.
     pub fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), hints: Vec::new() }
+        Self { text: text.into(), hints: Vec::new(), whole: false }
     }
 
     /// A failure whose story has been told: exit status 1 and nothing more on the terminal.
@@ -26,6 +28,12 @@ impl Failure {
     /// The same with a line that says what to do.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
+        self
+    }
+
+    /// The same, complete as it is: no usage follows.
+    pub fn whole(mut self) -> Self {
+        self.whole = true;
         self
     }
 
@@ -44,7 +52,8 @@ impl Failure {
 
     /// True when the usage of the command helps: the sentence is about how it was called.
     pub fn wants_usage(&self) -> bool {
-        ["arg(s)", "flag", "command"].iter().any(|word| self.text.contains(word)) && self.hints.is_empty()
+        let about_the_call = ["arg(s)", "flag", "command"].iter().any(|word| self.text.contains(word));
+        about_the_call && self.hints.is_empty() && !self.whole
     }
 }
 

@@ -1,14 +1,214 @@
-//! Stand-in.
-use crate::failure::Failure;
+//! Machine configurations on this side of the wire: generate, patch, read out of a resource.
+
+use std::collections::BTreeMap;
+
+use ichor_client::resources::{proto_of, yaml_of};
+use ichor_config::generate::{Input, Options, Secrets};
+use ichor_config::talosconfig::ClientConfig;
+use ichor_config::v1alpha1::network::KubeSpan;
+use ichor_config::{CommentMode, Documents, patch};
+use ichor_types::{MachineType, VersionContract};
 use ichor_wire::cosi::resource::Resource;
-/// Patched.
-pub fn patched(config: Vec<u8>, patches: &[String]) -> Result<Vec<u8>, Failure> {
-    if patches.is_empty() {
+use jiff::Timestamp;
+
+use crate::failure::{Context as _, Failure};
+
+/// The image that installs a machine, without its tag.
+const INSTALLER: &str = "ghcr.io/siderolabs/installer";
+
+/// What configurations are generated from.
+#[derive(Clone)]
+pub struct Generate {
+    /// The cluster's name.
+    pub cluster: String,
+    /// Its Kubernetes endpoint, a URL.
+    pub endpoint: String,
+    /// Version of Kubernetes, without `v`.
+    pub kubernetes_version: String,
+    /// Version contract; empty for the newest.
+    pub talos_version: String,
+    /// Domain of the cluster.
+    pub dns_domain: String,
+    /// More names for the certificates.
+    pub additional_sans: Vec<String>,
+    /// Mirrors as `host=URL`.
+    pub registry_mirrors: Vec<String>,
+    /// Machines find each other.
+    pub discovery: bool,
+    /// Traffic between machines is encrypted.
+    pub kubespan: bool,
+    /// The configuration outlives a reboot.
+    pub persist: bool,
+    /// Disk to install on.
+    pub install_disk: String,
+    /// Image to install from; empty for the one of this version.
+    pub install_image: String,
+    /// A secrets bundle to use; new secrets otherwise.
+    pub secrets: Option<Vec<u8>>,
+    /// Patches for all machines.
+    pub patches: Vec<String>,
+    /// Patches for control planes.
+    pub controlplane_patches: Vec<String>,
+    /// Patches for workers.
+    pub worker_patches: Vec<String>,
+    /// How much documentation is written along.
+    pub comments: CommentMode,
+}
+
+impl Default for Generate {
+    fn default() -> Self {
+        Self {
+            cluster: String::new(),
+            endpoint: String::new(),
+            kubernetes_version: crate::identity::KUBERNETES_VERSION.to_owned(),
+            talos_version: String::new(),
+            dns_domain: "cluster.local".to_owned(),
+            additional_sans: Vec::new(),
+            registry_mirrors: Vec::new(),
+            discovery: true,
+            kubespan: false,
+            persist: true,
+            install_disk: "/dev/sda".to_owned(),
+            install_image: String::new(),
+            secrets: None,
+            patches: Vec::new(),
+            controlplane_patches: Vec::new(),
+            worker_patches: Vec::new(),
+            comments: CommentMode::None,
+        }
+    }
+}
+
+/// What was generated.
+pub struct Generated {
+    /// Configuration of control planes.
+    pub controlplane: Vec<u8>,
+    /// Configuration of workers.
+    pub worker: Vec<u8>,
+    /// Client configuration.
+    pub talosconfig: ClientConfig,
+}
+
+/// Generates the configurations of a cluster.
+pub fn generate(input: &Generate) -> Result<Generated, Failure> {
+    let now = Timestamp::now();
+    let contract = contract(&input.talos_version)?;
+    let secrets = match &input.secrets {
+        Some(bundle) => load_secrets(bundle)?,
+        None => Secrets::generate(now, contract).context("generate secrets")?,
+    };
+    let image = if input.install_image.is_empty() { installer_image() } else { input.install_image.clone() };
+    let mut options = Options {
+        contract,
+        persist: input.persist,
+        install_disk: input.install_disk.clone(),
+        install_image: image,
+        registry_mirrors: mirrors(&input.registry_mirrors)?,
+        dns_domain: input.dns_domain.clone(),
+        additional_sans: input.additional_sans.clone(),
+        discovery: input.discovery,
+        ..Options::default()
+    };
+    if input.kubespan {
+        options.network.kubespan = Some(KubeSpan { enabled: Some(true), ..KubeSpan::default() });
+    }
+    let source = Input {
+        cluster_name: input.cluster.clone(),
+        endpoint: input.endpoint.clone(),
+        kubernetes_version: input.kubernetes_version.clone(),
+        secrets,
+        options,
+    };
+    let make = |machine_type: MachineType, own: &[String]| -> Result<Vec<u8>, Failure> {
+        let documents = source.config(machine_type).context("generate a configuration")?;
+        let patches: Vec<String> = input.patches.iter().chain(own).cloned().collect();
+        if patches.is_empty() {
+            return Ok(documents.encode(input.comments).into_bytes());
+        }
+        let patched = patched(documents.encode(CommentMode::None).into_bytes(), &patches)?;
+        // Patching drops the comments; they are written anew where they were asked for.
+        if input.comments == CommentMode::None {
+            return Ok(patched);
+        }
+        let documents = Documents::load(&patched).context("the patched configuration")?;
+        Ok(documents.encode(input.comments).into_bytes())
+    };
+    Ok(Generated {
+        controlplane: make(MachineType::ControlPlane, &input.controlplane_patches)?,
+        worker: make(MachineType::Worker, &input.worker_patches)?,
+        talosconfig: source.talosconfig(now).context("generate the client configuration")?,
+    })
+}
+
+/// Reads a version contract; empty means the newest.
+pub fn contract(text: &str) -> Result<VersionContract, Failure> {
+    if text.is_empty() {
+        return Ok(VersionContract::CURRENT);
+    }
+    text.parse().context(format!("--talos-version {text}"))
+}
+
+/// The installer image of this version; the environment variable `TAG` names another one.
+pub fn installer_image() -> String {
+    let tag = std::env::var("TAG").ok().filter(|tag| !tag.is_empty());
+    format!("{INSTALLER}:{}", tag.as_deref().unwrap_or(crate::identity::TAG))
+}
+
+/// Reads and checks a secrets bundle.
+pub fn load_secrets(bundle: &[u8]) -> Result<Secrets, Failure> {
+    let secrets = Secrets::load(bundle).context("load the secrets bundle")?;
+    let checked = secrets.validate();
+    checked.map_err(|problems| {
+        Failure::new(format!("the secrets bundle is not complete: {}", problems.trim_end()))
+    })?;
+    Ok(secrets)
+}
+
+fn mirrors(given: &[String]) -> Result<BTreeMap<String, Vec<String>>, Failure> {
+    let mut mirrors: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for mirror in given {
+        let Some((host, url)) = mirror.split_once('=') else {
+            return Err(Failure::new(format!("invalid registry mirror spec: \"{mirror}\""))
+                .hint("write it as host=URL"));
+        };
+        mirrors.entry(host.to_owned()).or_default().push(url.to_owned());
+    }
+    Ok(mirrors)
+}
+
+/// Applies patches to a configuration, in order; each is text, `@file` or a file's name. Without patches the
+/// bytes stay as they are.
+pub fn patched(config: Vec<u8>, arguments: &[String]) -> Result<Vec<u8>, Failure> {
+    if arguments.is_empty() {
         return Ok(config);
     }
-    Err(Failure::new("patches are not offered yet"))
+    let patches = patch::load_all(arguments, |path| std::fs::read(path)).context("load the patch")?;
+    let patched = patch::apply(patch::Target::Bytes(config), &patches).context("apply the patch")?;
+    Ok(patched.into_bytes())
 }
-/// Text.
-pub fn text_of(_resource: &Resource) -> Result<String, Failure> {
-    Err(Failure::new("not yet"))
+
+/// The configuration inside a resource.
+pub fn text_of(resource: &Resource) -> Result<String, Failure> {
+    // The protobuf form has one field, the text; the YAML form has it as one string.
+    if let Some(text) = proto_text(proto_of(resource)) {
+        return Ok(text);
+    }
+    let yaml = yaml_of(resource);
+    let documents = ichor_yaml::parse(yaml).context("read the configuration")?;
+    let text = documents.first().and_then(|document| document.root.as_str());
+    Ok(text.unwrap_or(yaml).to_owned())
+}
+
+fn proto_text(bytes: &[u8]) -> Option<String> {
+    /// `resource.config.MachineConfigSpec`.
+    #[derive(prost::Message)]
+    struct Spec {
+        #[prost(bytes = "vec", tag = "1")]
+        yaml_marshalled: Vec<u8>,
+    }
+    let spec = <Spec as prost::Message>::decode(bytes).ok()?;
+    if spec.yaml_marshalled.is_empty() {
+        return None;
+    }
+    String::from_utf8(spec.yaml_marshalled).ok()
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ichor_client::Client;
 use ichor_client::profile::{self, Location, Overrides, Profile, ProfileError};
-use ichor_client::talosconfig::{ClientConfig, Context};
+use ichor_config::talosconfig::{ClientConfig, Context, ContextError};
 
 use crate::failure::{Context as _, Failure};
 use crate::files;
@@ -100,12 +100,12 @@ pub fn read(path: &Path) -> Result<ClientConfig, Failure> {
 
 /// Reads the content of a client configuration.
 pub fn parse(content: &[u8]) -> Result<ClientConfig, Failure> {
-    ClientConfig::parse(content).plain()
+    ClientConfig::load(content).plain()
 }
 
 /// The content of a client configuration file.
 pub fn encode(config: &ClientConfig) -> Vec<u8> {
-    config.encode().into_bytes()
+    config.to_yaml().into_bytes()
 }
 
 /// Writes a client configuration.
@@ -119,56 +119,59 @@ pub fn save(config: &ClientConfig, path: &Path) -> Result<(), Failure> {
 }
 
 /// Merges contexts into the client configuration at a place; returns a line for every new name.
-pub fn merge_at(location: &Location, incoming: ClientConfig) -> Result<Vec<String>, Failure> {
+pub fn merge_at(location: &Location, incoming: &ClientConfig) -> Result<Vec<String>, Failure> {
     let (mut config, path) = open_at(location)?;
-    let renamed = config.merge(incoming);
+    let renamed = config.merge_from(incoming);
     save(&config, &path)?;
-    Ok(renamed
-        .into_iter()
-        .map(|(old, new)| format!("renamed talosconfig context \"{old}\" -> \"{new}\""))
-        .collect())
+    Ok(renamed.iter().map(ToString::to_string).collect())
+}
+
+/// The names of all contexts, in order.
+pub fn names(config: &ClientConfig) -> Vec<String> {
+    config.contexts.iter().map(|(name, _)| name.clone()).collect()
 }
 
 /// The context to use and its name.
 pub fn context<'a>(
     config: &'a ClientConfig,
-    wanted: Option<&str>,
+    wanted: Option<&'a str>,
 ) -> Result<(&'a str, &'a Context), Failure> {
-    profile::context(config, wanted).map_err(|error| explain(&error, Some(config)))
-}
-
-/// Says which context is missing.
-pub fn no_context(config: &ClientConfig, wanted: Option<&str>) -> Failure {
-    match profile::context(config, wanted) {
-        Ok((name, _)) => Failure::new(format!("context \"{name}\" cannot be changed")),
-        Err(error) => explain(&error, Some(config)),
-    }
+    profile::context(config, wanted).map_err(|error| no_context(&error, Some(config)))
 }
 
 /// The names of all contexts, for completion.
 pub fn context_names(call: &Call) -> Vec<String> {
     let Ok(location) = locate(call) else { return Vec::new() };
-    read(&location.path).map(|config| config.contexts.keys().cloned().collect()).unwrap_or_default()
+    read(&location.path).map(|config| names(&config)).unwrap_or_default()
 }
 
 fn explain(error: &ProfileError, config: Option<&ClientConfig>) -> Failure {
-    let failure = Failure::new(crate::failure::chain(error));
     match error {
-        ProfileError::Empty => failure.hint(
+        ProfileError::Context(error) => no_context(error, config),
+        ProfileError::Endpoint(_)
+        | ProfileError::SideroV1(_)
+        | ProfileError::NoRoots(_)
+        | ProfileError::Tls { .. } => Failure::new(crate::failure::chain(error)),
+    }
+}
+
+/// Says what a context lacks and how to get it.
+pub fn no_context(error: &ContextError, config: Option<&ClientConfig>) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match error {
+        ContextError::Empty => failure.hint(
             "make a local cluster with `ichorctl cluster create`, take over a file with `ichorctl config merge FILE`, or name one with --talosconfig",
         ),
-        ProfileError::NoDefault(name) | ProfileError::NoContext(name) => {
-            let names: Vec<&str> = config.iter().flat_map(|config| config.contexts.keys().map(String::as_str)).collect();
-            match text::nearest(name, names.iter().copied()) {
+        ContextError::NoDefault(name) | ContextError::NotFound(name) => {
+            let known = config.map(names).unwrap_or_default();
+            match text::nearest(name, known.iter().map(String::as_str)) {
                 Some(near) => failure.hint(format!("did you mean \"{near}\"? `ichorctl config contexts` lists them")),
                 None => failure.hint("`ichorctl config contexts` lists them, `ichorctl config context NAME` switches"),
             }
         }
-        ProfileError::NoEndpoints => {
+        ContextError::NoEndpoints => {
             failure.hint("give one with `-e ADDRESS`, or keep it with `ichorctl config endpoint ADDRESS...`")
         }
-        ProfileError::Endpoint(_) | ProfileError::SideroV1(_) | ProfileError::NoRoots(_) | ProfileError::Tls { .. } => {
-            failure
-        }
+        ContextError::NotBase64(_) => failure.hint("take the file over again with `ichorctl config merge FILE`"),
     }
 }

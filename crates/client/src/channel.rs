@@ -32,7 +32,7 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 
 /// No endpoint could be reached; one error each.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", .0.iter().map(|error| full_text(error)).collect::<Vec<_>>().join("; "))]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct Unreachable(pub Vec<DialError>);
 
 /// A cheap handle to the connection.

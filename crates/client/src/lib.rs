@@ -9,7 +9,6 @@ pub mod lines;
 pub mod profile;
 pub mod reply;
 pub mod resources;
-pub mod talosconfig;
 pub mod target;
 pub mod track;
 

@@ -8,7 +8,7 @@ use ichor_rpc::tls::ClientTlsError;
 use crate::channel::Channel;
 use crate::client::{Client, Identity};
 use crate::endpoint::{self, BadEndpoint, Endpoint};
-use crate::talosconfig::{ClientConfig, Context};
+use ichor_config::talosconfig::{ClientConfig, Context, ContextError};
 
 /// Where a pod finds its client configuration; nobody writes there.
 pub const SERVICE_ACCOUNT_PATH: &str = "/var/run/secrets/talos.dev/config";
@@ -38,8 +38,8 @@ pub struct Profile {
     pub endpoints: Vec<Endpoint>,
     /// The machines calls are for.
     pub nodes: Vec<String>,
-    ca: Option<Vec<u8>>,
-    identity: Option<(Vec<u8>, Vec<u8>)>,
+    ca: Option<String>,
+    identity: Option<(String, String)>,
     cluster: Option<String>,
     authorization: Option<String>,
 }
@@ -47,18 +47,9 @@ pub struct Profile {
 /// A client configuration that does not lead to a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// There is no context at all.
-    #[error("talos config file is empty")]
-    Empty,
-    /// The file's current context is not in it.
-    #[error("default context \"{0}\" not found in config")]
-    NoDefault(String),
-    /// The context of the command line is not in the file.
-    #[error("context \"{0}\" not found in config")]
-    NoContext(String),
-    /// Nowhere to connect to.
-    #[error("failed to determine endpoints")]
-    NoEndpoints,
+    /// The context is missing or lacks something.
+    #[error(transparent)]
+    Context(#[from] ContextError),
     /// An endpoint without meaning.
     #[error(transparent)]
     Endpoint(#[from] BadEndpoint),
@@ -82,15 +73,13 @@ pub enum ProfileError {
 /// The context to use and its name.
 pub fn context<'a>(
     config: &'a ClientConfig,
-    wanted: Option<&str>,
-) -> Result<(&'a str, &'a Context), ProfileError> {
-    let name = wanted.unwrap_or(&config.context);
-    match config.contexts.get_key_value(name) {
-        Some((name, context)) => Ok((name, context)),
-        None if wanted.is_some() => Err(ProfileError::NoContext(name.to_owned())),
-        None if name.is_empty() => Err(ProfileError::Empty),
-        None => Err(ProfileError::NoDefault(name.to_owned())),
+    wanted: Option<&'a str>,
+) -> Result<(&'a str, &'a Context), ContextError> {
+    // A name that is there without contexts is a file that was cut, not an empty one.
+    if wanted.is_none() && config.contexts.is_empty() && !config.context.is_empty() {
+        return Err(ContextError::NoDefault(config.context.clone()));
     }
+    Ok((wanted.unwrap_or(&config.context), config.select(wanted)?))
 }
 
 impl Profile {
@@ -101,20 +90,22 @@ impl Profile {
             |given: &[String], own: &[String]| if given.is_empty() { own.to_vec() } else { given.to_vec() };
         let endpoints = pick(&overrides.endpoints, &context.endpoints);
         if endpoints.is_empty() {
-            return Err(ProfileError::NoEndpoints);
+            return Err(ContextError::NoEndpoints.into());
         }
         let endpoints = endpoints.iter().map(|text| endpoint::parse(text)).collect::<Result<_, _>>()?;
-        if context.sidero_identity.is_some() {
+        if context.auth.siderov1.is_some() {
             return Err(ProfileError::SideroV1(name.to_owned()));
         }
+        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let basic = context.auth.basic.as_ref();
         Ok(Self {
             context: name.to_owned(),
             endpoints,
             nodes: pick(&overrides.nodes, &context.nodes),
-            ca: context.ca.clone(),
-            identity: context.crt.clone().zip(context.key.clone()),
-            cluster: overrides.cluster.clone().or_else(|| context.cluster.clone()),
-            authorization: context.basic.as_ref().map(|(user, password)| basic_authorization(user, password)),
+            ca: context.ca_pem()?,
+            identity: context.crt_pem()?.zip(context.key_pem()?),
+            cluster: overrides.cluster.clone().or_else(|| some(&context.cluster)),
+            authorization: basic.map(|basic| basic_authorization(&basic.username, &basic.password)),
         })
     }
 
@@ -129,7 +120,7 @@ impl Profile {
                 &roots
             }
         };
-        let identity = self.identity.as_ref().map(|(crt, key)| (crt.as_slice(), key.as_slice()));
+        let identity = self.identity.as_ref().map(|(crt, key)| (crt.as_bytes(), key.as_bytes()));
         let tls = ClientTls::verified(authorities, identity).map_err(bad)?;
         let mut endpoints = self.endpoints.clone();
         shuffle(&mut endpoints);
@@ -153,8 +144,8 @@ fn basic_authorization(user: &str, password: &str) -> String {
     format!("Basic {packed}")
 }
 
-fn system_roots() -> Option<Vec<u8>> {
-    SYSTEM_ROOTS.iter().find_map(|path| std::fs::read(path).ok())
+fn system_roots() -> Option<String> {
+    SYSTEM_ROOTS.iter().find_map(|path| std::fs::read_to_string(path).ok())
 }
 
 /// Puts the endpoints in random order, so that many clients do not all meet at the first.
@@ -209,7 +200,7 @@ mod tests {
     const CONFIG: &str = "context: a\ncontexts:\n    a:\n        endpoints: [10.5.0.2, 10.5.0.3]\n        nodes: [10.5.0.4]\n    b:\n        endpoints: []\n        target: old.example.org\n";
 
     fn config() -> ClientConfig {
-        ClientConfig::parse(CONFIG.as_bytes()).unwrap()
+        ClientConfig::load(CONFIG.as_bytes()).unwrap()
     }
 
     #[test]
@@ -234,7 +225,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let missing = |text: &str, context: Option<&str>| {
-            let config = ClientConfig::parse(text.as_bytes()).unwrap();
+            let config = ClientConfig::load(text.as_bytes()).unwrap();
             let overrides = Overrides { context: context.map(str::to_owned), ..Overrides::default() };
             Profile::resolve(&config, &overrides).unwrap_err().to_string()
         };
@@ -258,14 +249,5 @@ mod tests {
         assert!(!pod.writable);
         let home = |name: &str| (name == "TALOS_HOME").then(|| "/srv/talos".to_owned());
         assert_eq!(locate(None, home, |_| false).unwrap().path, Path::new("/srv/talos/config"));
-    }
-
-    #[test]
-    fn merging_numbers_names_that_are_taken() {
-        let mut into = config();
-        let renamed = into.merge(config());
-        assert_eq!(renamed, [("a".into(), "a-1".into()), ("b".into(), "b-1".to_owned())]);
-        assert_eq!(into.context, "a-1");
-        assert_eq!(into.contexts.len(), 4);
     }
 }

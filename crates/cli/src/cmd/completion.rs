@@ -113,6 +113,6 @@ impl Sources for Live {
     }
 
     fn clusters(&self) -> Vec<String> {
-        Vec::new()
+        super::cluster::names(&self.call)
     }
 }

@@ -116,7 +116,7 @@ static NEW: Command = Command {
 fn merge(call: &Call) -> Result<(), Failure> {
     let path = std::path::Path::new(call.arg(0));
     let incoming = profile::read(path)?;
-    for line in profile::merge_at(&profile::locate(call)?, incoming)? {
+    for line in profile::merge_at(&profile::locate(call)?, &incoming)? {
         eprintln!("{line}");
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, Write as _, stderr, stdin};
 use std::path::Path;
 
-use ichor_client::talosconfig::{ClientConfig, Context};
+use ichor_config::talosconfig::{ClientConfig, Context};
 
 use crate::failure::{Context as _, Failure};
 use crate::parse::Call;
@@ -22,7 +22,7 @@ pub fn list(call: &Call) -> Result<(), Failure> {
 /// The table of contexts.
 pub fn list_text(config: &ClientConfig) -> String {
     let mut table = Table::with_header(["CURRENT", "NAME", "ENDPOINTS", "NODES"]);
-    for (name, context) in &config.contexts {
+    for (name, context) in config.contexts.iter() {
         let current = if *name == config.context { "*" } else { "" };
         let mut nodes: Vec<&str> = context.nodes.iter().take(NODES_SHOWN).map(String::as_str).collect();
         if context.nodes.len() > NODES_SHOWN {
@@ -38,10 +38,14 @@ pub fn add(call: &Call) -> Result<(), Failure> {
     if call.given("crt") != call.given("key") {
         return Err(Failure::new("if either the 'crt' or 'key' flag is specified, both are required"));
     }
-    let file = |name: &str| call.some_text(name).map(|path| files::read(Path::new(path))).transpose();
-    let context = Context { ca: file("ca")?, crt: file("crt")?, key: file("key")?, ..Context::default() };
+    let file = |name: &str| match call.some_text(name) {
+        Some(path) => String::from_utf8(files::read(Path::new(path))?)
+            .map_err(|_| Failure::new(format!("{path} is not a PEM file"))),
+        None => Ok(String::new()),
+    };
+    let context = Context::new(&[], &file("ca")?, &file("crt")?, &file("key")?);
     let (mut config, path) = profile::open(call)?;
-    config.contexts.insert(call.arg(0).to_owned(), context);
+    config.contexts.entries_mut().insert(call.arg(0).to_owned(), context);
     profile::save(&config, &path)
 }
 
@@ -49,7 +53,8 @@ pub fn add(call: &Call) -> Result<(), Failure> {
 pub fn remove(call: &Call) -> Result<(), Failure> {
     let (mut config, path) = profile::open(call)?;
     let pattern = call.arg(0);
-    let matching: Vec<String> = config.contexts.keys().filter(|name| glob(pattern, name)).cloned().collect();
+    let matching: Vec<String> =
+        profile::names(&config).into_iter().filter(|name| glob(pattern, name)).collect();
     if matching.is_empty() {
         let failure = Failure::new(format!("no contexts matched \"{pattern}\""));
         return Err(failure.hint("`ichorctl config contexts` lists them"));
@@ -67,7 +72,7 @@ pub fn remove(call: &Call) -> Result<(), Failure> {
         if !call.on("noconfirm") && !confirmed(&format!("remove context \"{name}\"? (y/N): "))? {
             continue;
         }
-        config.contexts.shift_remove(&name);
+        config.contexts.entries_mut().remove(&name);
         eprintln!("removed context \"{name}\"");
         removed = true;
     }
@@ -86,9 +91,9 @@ fn confirmed(question: &str) -> Result<bool, Failure> {
 pub fn switch(call: &Call) -> Result<(), Failure> {
     let (mut config, path) = profile::open(call)?;
     let name = call.arg(0);
-    if !config.contexts.contains_key(name) {
+    if config.contexts.get(name).is_none() {
         let failure = Failure::new(format!("context \"{name}\" does not exist"));
-        return Err(match text::nearest(name, config.contexts.keys().map(String::as_str)) {
+        return Err(match text::nearest(name, profile::names(&config).iter().map(String::as_str)) {
             Some(near) => failure.hint(format!("did you mean \"{near}\"?")),
             None => failure.hint("`ichorctl config contexts` lists them"),
         });
@@ -102,20 +107,21 @@ pub fn endpoints(call: &Call) -> Result<(), Failure> {
     for endpoint in &call.args {
         ichor_client::endpoint::parse(endpoint).plain()?;
     }
-    change(call, |context| context.endpoints.clone_from(&call.args))
+    change(call, |context| context.endpoints = call.args.clone().into())
 }
 
 /// `config node`.
 pub fn nodes(call: &Call) -> Result<(), Failure> {
-    change(call, |context| context.nodes.clone_from(&call.args))
+    change(call, |context| context.nodes = call.args.clone().into())
 }
 
 fn change(call: &Call, edit: impl FnOnce(&mut Context)) -> Result<(), Failure> {
     let (mut config, path) = profile::open(call)?;
-    let name = call.some_text("context").unwrap_or(&config.context).to_owned();
-    let Some(context) = config.contexts.get_mut(&name) else {
-        return Err(profile::no_context(&config, call.some_text("context")));
-    };
+    let wanted = call.some_text("context");
+    if let Err(error) = config.select(wanted) {
+        return Err(profile::no_context(&error, Some(&config)));
+    }
+    let context = config.select_mut(wanted).plain()?;
     edit(context);
     profile::save(&config, &path)
 }

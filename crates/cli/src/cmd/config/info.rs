@@ -1,6 +1,6 @@
 //! `config info`: the current context and its certificate.
 
-use ichor_client::talosconfig::Context;
+use ichor_config::talosconfig::Context;
 use ichor_pki::CertInfo;
 use jiff::Timestamp;
 use serde_json::json;
@@ -41,9 +41,9 @@ impl Info {
     pub fn of(name: &str, context: &Context) -> Self {
         Self {
             name: name.to_owned(),
-            nodes: context.nodes.clone(),
-            endpoints: context.endpoints.clone(),
-            certificate: context.crt.as_ref().and_then(|crt| CertInfo::parse(crt).ok()),
+            nodes: context.nodes.to_vec(),
+            endpoints: context.endpoints.to_vec(),
+            certificate: context.crt_pem().ok().flatten().and_then(|crt| CertInfo::parse(crt).ok()),
         }
     }
 

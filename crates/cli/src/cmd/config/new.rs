@@ -37,7 +37,7 @@ pub fn run(call: &Call) -> Result<(), Failure> {
         let mut issued = profile::parse(&reply.talosconfig)?;
         let (config, _) = profile::open(call)?;
         let (_, current) = profile::context(&config, call.some_text("context"))?;
-        for context in issued.contexts.values_mut() {
+        for context in issued.contexts.entries_mut().values_mut() {
             context.endpoints.clone_from(&current.endpoints);
         }
         files::write_new(path, &profile::encode(&issued), 0o600, false)?;

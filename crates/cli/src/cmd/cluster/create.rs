@@ -1,0 +1,260 @@
+//! `cluster create`: configurations, machines, client configuration, in one go.
+
+use std::path::{Path, PathBuf};
+
+use ichor_config::talosconfig::ClientConfig;
+use ichor_provision::{Cluster, ClusterRequest, MachineKind, MachineRequest, Provider as _};
+use ichor_provision_sandbox::Sandbox;
+
+use super::{failed, ready, sandbox, show};
+use crate::failure::Failure;
+use crate::machineconfig::{self, Generate};
+use crate::parse::Call;
+use crate::session::block_on;
+use crate::table::{Command, Complete, Flag};
+use crate::term::{self, Progress};
+use crate::{files, print, profile};
+
+/// The most machines of one kind; each is a set of processes on this host.
+const MACHINES_MAX: i64 = 200;
+
+/// The command; `sandbox` is the provider when none is named.
+pub static CREATE: Command = Command {
+    name: "create",
+    about: "Make a cluster and start it",
+    long: "Makes a cluster of machines on this host and starts it. A machine is a set of namespaces: no container\n\
+           engine and no virtual machine is needed, and nothing of the host changes.",
+    examples: &["cluster create", "cluster create --name lab --controlplanes 3 --workers 2"],
+    flags: FLAGS,
+    subcommands: &[&SANDBOX],
+    run: Some(run),
+    ..Command::EMPTY
+};
+
+static SANDBOX: Command = Command {
+    name: "sandbox",
+    about: "The same, with the provider named",
+    flags: FLAGS,
+    run: Some(run),
+    hidden: true,
+    ..Command::EMPTY
+};
+
+static FLAGS: &[Flag] = &[
+    Flag::int("controlplanes", "1", "number of control plane machines"),
+    Flag::int("workers", "1", "number of worker machines"),
+    Flag::text("cidr", "network of the machines (default: the first free one from 10.5.0.0/24 on)"),
+    Flag::int("mtu", "1500", "largest packet of the network"),
+    Flag::text("image", "root image of the machines").complete(Complete::File),
+    Flag::repeated("config-patch", "patch for all machines, as text or @file"),
+    Flag::repeated("config-patch-control-plane", "patch for control plane machines"),
+    Flag::repeated("config-patch-controlplanes", "patch for control plane machines").hidden(),
+    Flag::repeated("config-patch-worker", "patch for worker machines"),
+    Flag::repeated("config-patch-workers", "patch for worker machines").hidden(),
+    Flag::text("kubernetes-version", "version of Kubernetes").default(crate::identity::KUBERNETES_VERSION),
+    Flag::text("talos-version", "version contract of the configurations"),
+    Flag::text("dns-domain", "domain of the cluster").default("cluster.local"),
+    Flag::repeated("registry-mirror", "mirror of a registry, as host=URL"),
+    Flag::switch("with-cluster-discovery", "let machines find each other").default("true"),
+    Flag::switch("with-kubespan", "encrypt traffic between machines"),
+    Flag::text("with-secrets", "use this secrets bundle").complete(Complete::File),
+    Flag::switch(
+        "skip-injecting-config",
+        "write the configurations to files and let the machines wait for them",
+    ),
+    Flag::list("extra-boot-kernel-args", "more kernel arguments"),
+    Flag::switch("wait", "wait until the machines answer and are ready").default("true"),
+    Flag::duration("wait-timeout", "20m0s", "give up waiting after this time"),
+    Flag::text("talosconfig", "client configuration to add the cluster to").complete(Complete::File),
+    Flag::text("talosconfig-destination", "the same").hidden().complete(Complete::File),
+    Flag::text("memory", "memory of control plane machines").default("2.0GiB"),
+    Flag::text("memory-workers", "memory of worker machines").default("2.0GiB"),
+    Flag::text("memory-controlplanes", "the same as --memory").default("2.0GiB").hidden(),
+    Flag::text("cpus", "CPUs of control plane machines").default("2.0"),
+    Flag::text("cpus-workers", "CPUs of worker machines").default("2.0"),
+    Flag::text("cpus-controlplanes", "the same as --cpus").default("2.0").hidden(),
+    Flag::text("provisioner", "provider of the cluster").default("sandbox").hidden(),
+];
+
+fn run(call: &Call) -> Result<(), Failure> {
+    if call.text("provisioner") != Sandbox::NAME {
+        return Err(Failure::new(format!("provider \"{}\" is not offered yet", call.text("provisioner")))
+            .hint("leave --provisioner out: the sandbox provider needs neither a container engine nor KVM"));
+    }
+    for limit in
+        ["memory", "memory-workers", "memory-controlplanes", "cpus", "cpus-workers", "cpus-controlplanes"]
+    {
+        if call.given(limit) {
+            term::warn(&format!("--{limit} has no effect yet: sandbox machines share what the host has"));
+        }
+    }
+    let provider = sandbox(call)?;
+    let mut plan = plan(call, &provider)?;
+    let mut progress = Progress::new();
+    progress.step("generating secrets and configurations");
+    let layout = Cluster::plan(Sandbox::NAME, &plan).map_err(|error| failed(&error))?;
+    let generated = machineconfig::generate(&generate_input(call, &layout)?)?;
+    let inject = !call.on("skip-injecting-config");
+    if inject {
+        for machine in &mut plan.machines {
+            machine.config = Some(match machine.kind {
+                MachineKind::ControlPlane => generated.controlplane.clone(),
+                MachineKind::Worker => generated.worker.clone(),
+            });
+        }
+    }
+    let created = provider.create(&plan, &mut |step| progress.step(step));
+    let cluster = created.map_err(|error| {
+        progress.failed();
+        failed(&error)
+    })?;
+    progress.done();
+    let client = client_config(generated.talosconfig, &cluster);
+    if !inject {
+        write_configs(&generated.controlplane, &generated.worker, &client)?;
+    }
+    let destination = call.some_text("talosconfig").or(call.some_text("talosconfig-destination"));
+    let location = profile::locate_at(destination)?;
+    for line in profile::merge_at(&location, &client)? {
+        eprintln!("{line}");
+    }
+    if call.on("wait") {
+        let access = if inject { ready::Access::Configured(client) } else { ready::Access::Maintenance };
+        let limit = call.duration("wait-timeout");
+        block_on(ready::wait(&access, &cluster.machines, limit, &mut progress))?;
+    }
+    progress.done();
+    let cluster = provider.show(&cluster.name).unwrap_or(cluster);
+    print(&show::cluster_text(&cluster))?;
+    print(&next_text(&cluster, inject))
+}
+
+/// What to ask the provider for, without configurations.
+fn plan(call: &Call, provider: &Sandbox) -> Result<ClusterRequest, Failure> {
+    let name = call.text("name").to_owned();
+    let count = |flag: &str| {
+        let count = call.int(flag);
+        if (0..=MACHINES_MAX).contains(&count) {
+            return Ok(count);
+        }
+        Err(Failure::new(format!("--{flag} must lie between 0 and {MACHINES_MAX}")))
+    };
+    let (controlplanes, workers) = (count("controlplanes")?, count("workers")?);
+    if controlplanes == 0 {
+        return Err(Failure::new(
+            "a cluster needs a control plane machine: --controlplanes must be at least 1",
+        ));
+    }
+    let cidr = match call.some_text("cidr") {
+        Some(text) => text.parse().map_err(|_| {
+            Failure::new(format!("\"{text}\" is not an IPv4 network")).hint("write it as 10.5.0.0/24")
+        })?,
+        None => provider.free_network().ok_or_else(|| {
+            Failure::new("no network is free for the cluster")
+                .hint("remove a cluster with `ichorctl cluster destroy`, or choose a network with --cidr")
+        })?,
+    };
+    let mtu = u32::try_from(call.int("mtu")).unwrap_or_default();
+    if !(576..=65535).contains(&mtu) {
+        return Err(Failure::new("--mtu must lie between 576 and 65535"));
+    }
+    let machine = |kind: MachineKind, number: i64| MachineRequest {
+        name: format!("{name}-{kind}-{number}"),
+        kind,
+        config: None,
+        kernel_args: call.list("extra-boot-kernel-args"),
+    };
+    let machines = (1..=controlplanes)
+        .map(|number| machine(MachineKind::ControlPlane, number))
+        .chain((1..=workers).map(|number| machine(MachineKind::Worker, number)))
+        .collect();
+    Ok(ClusterRequest { machines, cidr, mtu, image: image(call), name })
+}
+
+/// The root image: as named, else what lies near the program.
+fn image(call: &Call) -> PathBuf {
+    let named = call.some_text("image").map(PathBuf::from);
+    if let Some(path) = named.or_else(|| std::env::var_os("ICHOR_IMAGE").map(PathBuf::from)) {
+        return std::path::absolute(&path).unwrap_or(path);
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    let beside = program.parent().unwrap_or(Path::new("."));
+    let candidates = ["rootfs.squashfs", "../build/rootfs.squashfs", "../share/ichor/rootfs.squashfs"];
+    let found = candidates.iter().map(|place| beside.join(place)).find(|path| path.exists());
+    let path = found.unwrap_or_else(|| PathBuf::from("build/rootfs.squashfs"));
+    path.canonicalize().or_else(|_| std::path::absolute(&path)).unwrap_or(path)
+}
+
+fn generate_input(call: &Call, layout: &Cluster) -> Result<Generate, Failure> {
+    let joined = |names: &[&str]| names.iter().flat_map(|name| call.list(name)).collect::<Vec<_>>();
+    let control = layout.machines.iter().filter(|machine| machine.kind == MachineKind::ControlPlane);
+    // Machines are reached at their loopback address, which only these names make valid.
+    let mut sans: Vec<String> = layout.machines.iter().map(|machine| machine.loopback.to_string()).collect();
+    sans.extend(control.map(|machine| machine.address.to_string()));
+    let secrets = call.some_text("with-secrets").map(|path| files::read(Path::new(path))).transpose()?;
+    Ok(Generate {
+        cluster: layout.name.clone(),
+        endpoint: show::kubernetes_endpoint(layout),
+        kubernetes_version: call.text("kubernetes-version").trim_start_matches('v').to_owned(),
+        talos_version: call.text("talos-version").to_owned(),
+        dns_domain: call.text("dns-domain").to_owned(),
+        additional_sans: sans,
+        registry_mirrors: call.list("registry-mirror"),
+        discovery: call.on("with-cluster-discovery"),
+        kubespan: call.on("with-kubespan"),
+        secrets,
+        patches: call.list("config-patch"),
+        controlplane_patches: joined(&["config-patch-control-plane", "config-patch-controlplanes"]),
+        worker_patches: joined(&["config-patch-worker", "config-patch-workers"]),
+        ..Generate::default()
+    })
+}
+
+/// The generated client configuration, pointed at the machines: control planes are connected to, the first
+/// of them is the one commands are for.
+fn client_config(mut config: ClientConfig, cluster: &Cluster) -> ClientConfig {
+    let control = || cluster.machines.iter().filter(|machine| machine.kind == MachineKind::ControlPlane);
+    for context in config.contexts.entries_mut().values_mut() {
+        context.endpoints = control().map(|machine| machine.loopback.to_string()).collect();
+        context.nodes = control().take(1).map(|machine| machine.address.to_string()).collect();
+    }
+    config
+}
+
+fn write_configs(controlplane: &[u8], worker: &[u8], client: &ClientConfig) -> Result<(), Failure> {
+    for (file, content) in [
+        ("controlplane.yaml", controlplane.to_vec()),
+        ("worker.yaml", worker.to_vec()),
+        ("talosconfig", profile::encode(client)),
+    ] {
+        files::write(Path::new(file), &content, 0o600)?;
+        eprintln!("Created {file}");
+    }
+    Ok(())
+}
+
+/// Commands to go on with.
+fn next_text(cluster: &Cluster, configured: bool) -> String {
+    let name = &cluster.name;
+    let all: Vec<String> = cluster.machines.iter().map(|machine| machine.address.to_string()).collect();
+    let Some(first) = cluster.machines.first() else { return String::new() };
+    if !configured {
+        return format!(
+            "\nThe machines wait for their configuration. Try:\n\
+             \x20   ichorctl get addresses --insecure -n {0}\n\
+             \x20   ichorctl apply-config --insecure -n {0} --file controlplane.yaml\n\
+             \x20   ichorctl cluster destroy --name {name}\n",
+            first.loopback
+        );
+    }
+    format!(
+        "\nTry:\n\
+         \x20   ichorctl version\n\
+         \x20   ichorctl -n {0} get machinestatus\n\
+         \x20   ichorctl services\n\
+         \x20   ichorctl logs machined -f\n\
+         \x20   ichorctl get rd\n\
+         \x20   ichorctl cluster destroy --name {name}\n",
+        all.join(",")
+    )
+}

@@ -1,0 +1,59 @@
+//! Clusters as text.
+
+use ichor_provision::{Cluster, MachineKind, MachineStatus};
+
+use crate::tabs::Table;
+
+/// A cluster and its machines.
+pub fn cluster_text(cluster: &Cluster) -> String {
+    let mut facts = Table::default();
+    facts.row(["PROVISIONER", &cluster.provisioner]);
+    facts.row(["NAME", &cluster.name]);
+    facts.row(["NETWORK NAME", &cluster.network.name]);
+    facts.row(["NETWORK CIDR", &cluster.network.cidr.to_string()]);
+    facts.row(["NETWORK GATEWAY", &cluster.network.gateway.to_string()]);
+    facts.row(["NETWORK MTU", &cluster.network.mtu.to_string()]);
+    facts.row(["KUBERNETES ENDPOINT", &kubernetes_endpoint(cluster)]);
+    let mut nodes = Table::with_header(["NAME", "TYPE", "IP", "CPU", "RAM", "DISK", "STATUS", "ENDPOINT"]);
+    for machine in &cluster.machines {
+        nodes.row([
+            machine.name.clone(),
+            machine.kind.to_string(),
+            machine.address.to_string(),
+            // A sandbox machine shares these with the host.
+            "-".to_owned(),
+            "-".to_owned(),
+            "-".to_owned(),
+            machine.status.to_string(),
+            machine.loopback.to_string(),
+        ]);
+    }
+    format!("{}\nNODES:\n\n{}", facts.take(), nodes.take())
+}
+
+/// Where the Kubernetes API of a cluster is: at its first control plane.
+pub fn kubernetes_endpoint(cluster: &Cluster) -> String {
+    let first = cluster.machines.iter().find(|machine| machine.kind == MachineKind::ControlPlane);
+    first.map_or(String::new(), |machine| format!("https://{}:6443", machine.address))
+}
+
+/// All clusters, one line each.
+pub fn list_text(clusters: &[Cluster]) -> String {
+    let mut table =
+        Table::with_header(["NAME", "PROVISIONER", "NETWORK", "CONTROL PLANES", "WORKERS", "RUNNING"]);
+    for cluster in clusters {
+        let count =
+            |kind: MachineKind| cluster.machines.iter().filter(|machine| machine.kind == kind).count();
+        let running =
+            cluster.machines.iter().filter(|machine| machine.status == MachineStatus::Running).count();
+        table.row([
+            cluster.name.clone(),
+            cluster.provisioner.clone(),
+            cluster.network.cidr.to_string(),
+            count(MachineKind::ControlPlane).to_string(),
+            count(MachineKind::Worker).to_string(),
+            format!("{running}/{}", cluster.machines.len()),
+        ]);
+    }
+    table.take()
+}

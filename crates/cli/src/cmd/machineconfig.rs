@@ -1,0 +1,106 @@
+//! `machineconfig` and `validate`: configuration files, offline.
+
+use std::path::Path;
+
+use ichor_config::{Documents, Mode, ValidateOptions};
+
+use crate::cmd::gen_config::{self, Destination};
+use crate::failure::Failure;
+use crate::machineconfig::{self, Generate};
+use crate::parse::Call;
+use crate::table::{Args, Command, Complete, Flag, Group};
+use crate::{files, print, term};
+
+/// The parent.
+pub static MACHINECONFIG: Command = Command {
+    name: "machineconfig",
+    aliases: &["mc"],
+    group: Group::Offline,
+    about: "Generate and patch configurations",
+    subcommands: &[&GEN, &PATCH],
+    ..Command::EMPTY
+};
+
+static GEN: Command = Command {
+    name: "gen",
+    about: "Generate the configurations of a cluster with all defaults",
+    args: Args::between("NAME ENDPOINT", 2, 2),
+    run: Some(generate),
+    ..Command::EMPTY
+};
+
+static PATCH: Command = Command {
+    name: "patch",
+    about: "Apply patches to a configuration file",
+    examples: &["machineconfig patch worker.yaml --patch @patch.yaml -o worker-1.yaml"],
+    args: Args::between("FILE", 1, 1).complete(&[Complete::File]),
+    flags: &[
+        Flag::repeated("patch", "patch as text or @file").short('p'),
+        Flag::text("output", "file to write; standard output without it").short('o').complete(Complete::File),
+    ],
+    run: Some(patch),
+    ..Command::EMPTY
+};
+
+/// `validate`.
+pub static VALIDATE: Command = Command {
+    name: "validate",
+    group: Group::Offline,
+    about: "Check a configuration file",
+    long: "Checks a configuration file by the rules of the place it is meant for. All problems are shown at once,\n\
+           each with its place in the file.",
+    examples: &["validate --config controlplane.yaml --mode metal"],
+    flags: &[
+        Flag::text("config", "file of the configuration").short('c').complete(Complete::File),
+        Flag::text("mode", "metal, cloud or container").short('m').complete(Complete::Words(&[
+            "metal",
+            "cloud",
+            "container",
+        ])),
+        Flag::switch("strict", "treat warnings as errors"),
+    ],
+    run: Some(validate),
+    ..Command::EMPTY
+};
+
+fn generate(call: &Call) -> Result<(), Failure> {
+    let input = Generate {
+        cluster: call.arg(0).to_owned(),
+        endpoint: call.arg(1).to_owned(),
+        comments: ichor_config::CommentMode::All,
+        ..Generate::default()
+    };
+    gen_config::write(&input, &Destination::here(), false)
+}
+
+fn patch(call: &Call) -> Result<(), Failure> {
+    let patches = call.list("patch");
+    let config = machineconfig::patched(files::read(Path::new(call.arg(0)))?, &patches)?;
+    match call.some_text("output") {
+        Some(file) => files::write(Path::new(file), &config, 0o644),
+        None => print(&format!("{}\n", String::from_utf8_lossy(&config))),
+    }
+}
+
+fn validate(call: &Call) -> Result<(), Failure> {
+    let file = call.text("config");
+    let mode_name = call.text("mode");
+    if mode_name.is_empty() {
+        return Err(Failure::new("required flag(s) \"mode\" not set"));
+    }
+    let Some(mode) = Mode::parse(mode_name) else {
+        return Err(Failure::new(format!("unknown runtime mode: \"{mode_name}\""))
+            .hint("use metal, cloud or container"));
+    };
+    let content = files::read_or_stdin(file)?;
+    let text = String::from_utf8_lossy(&content);
+    let refused = |diagnostics: ichor_config::Diagnostics| {
+        Failure::new(diagnostics.render(file, &text).trim_end().to_owned()).whole()
+    };
+    let documents = Documents::load(&content).map_err(refused)?;
+    let options = ValidateOptions { strict: call.on("strict"), ..ValidateOptions::default() };
+    for warning in documents.validate_with(mode, options).map_err(refused)? {
+        term::warn(&warning.titled());
+    }
+    print(&format!("{file} is valid for {mode_name} mode\n"))
+}

@@ -17,6 +17,8 @@ pub mod source;
 pub mod status;
 pub mod system;
 
+use std::sync::Arc;
+
 use ichor_cosi::{RegisterError, Runtime};
 use ichor_net::NetError;
 use ichor_net::cmdline::NetworkArgs;
@@ -29,10 +31,10 @@ pub use gate::DevicesGate;
 use merge::MergeController;
 use ports::{Dhcp, Host, Kernel};
 use source::cmdline::CmdlineSource;
+use status::event::OnAddresses;
 use system::{SystemDhcp, SystemHost, SystemKernel};
 
 /// Everything the family touches outside of the state.
-#[derive(Debug)]
 pub struct Ports<K, H, D> {
     /// The kernel's network.
     pub kernel: K,
@@ -44,6 +46,10 @@ pub struct Ports<K, H, D> {
     pub cmdline: NetworkArgs,
     /// Whether links wait for the device manager.
     pub devices: DevicesGate,
+    /// The platform's name.
+    pub platform: String,
+    /// Told when the node's name or addresses change.
+    pub on_addresses: Option<OnAddresses>,
     /// Seed of what must differ between machines but need not be secret.
     pub seed: u64,
 }
@@ -67,8 +73,18 @@ impl Ports<SystemKernel, SystemHost, SystemDhcp> {
             dhcp: SystemDhcp,
             cmdline: args,
             devices: DevicesGate::OPEN,
+            platform: cmdline.first("talos.platform").unwrap_or_default().to_owned(),
+            on_addresses: None,
             seed: u64::from_ne_bytes(seed),
         })
+    }
+}
+
+impl<K, H, D> Ports<K, H, D> {
+    /// Tells `listener` the host name and addresses of this node, now and whenever they change.
+    pub fn on_addresses(mut self, listener: impl Fn(&str, &[String]) + Send + Sync + 'static) -> Self {
+        self.on_addresses = Some(Arc::new(listener));
+        self
     }
 }
 
@@ -77,7 +93,7 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime: &Runtime,
     ports: Ports<K, H, D>,
 ) -> Result<(), RegisterError> {
-    let Ports { kernel, host, dhcp, cmdline, devices, seed } = ports;
+    let Ports { kernel, host, dhcp, cmdline, devices, platform, on_addresses, seed } = ports;
     let cmdline = CmdlineSource::new(cmdline);
 
     runtime.register(status::link::LinkStatusController::new(kernel.clone(), devices))?;
@@ -88,6 +104,10 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(status::node_address::NodeAddressSortAlgorithmController)?;
     runtime.register(status::node_address::AddressFilterController)?;
     runtime.register(status::network::StatusController)?;
+    runtime.register(status::probe::ProbeController::default())?;
+    if let Some(on_addresses) = on_addresses {
+        runtime.register(status::event::AddressEventController::new(on_addresses))?;
+    }
 
     runtime.register(documents::devices::DeviceConfigController)?;
     runtime.register(source::link::LinkConfigController { cmdline: cmdline.clone() })?;
@@ -97,6 +117,7 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(source::hostname::HostnameConfigController { cmdline: cmdline.clone() })?;
     runtime.register(source::resolver::ResolverConfigController { cmdline: cmdline.clone() })?;
     runtime.register(source::time_server::TimeServerConfigController { cmdline })?;
+    runtime.register(source::platform::PlatformConfigController { platform })?;
     runtime.register(source::platform::PlatformConfigApplyController)?;
 
     runtime.register(MergeController::<AddressSpec>::new())?;

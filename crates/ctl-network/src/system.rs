@@ -16,6 +16,7 @@ use ichor_net::link::{self, Link};
 use ichor_net::route::{self, Route};
 use ichor_net::watch::{Topics, Watcher};
 use ichor_net::{NetError, Netlink, arp};
+use rustix::mount::MountFlags;
 
 use crate::ports::{Dhcp, Host, Kernel, LinkChange, LinkHardware, NewLink, Running, Throttle};
 
@@ -222,12 +223,11 @@ fn show(shadow: &Path, shown: &Path) -> io::Result<()> {
         };
     }
     rustix::mount::mount_bind(shadow, shown)?;
-    // A bind mount takes its flags in a second call.
-    rustix::mount::mount_remount(
-        shown,
-        rustix::mount::MountFlags::BIND | rustix::mount::MountFlags::RDONLY,
-        c"",
-    )?;
+    // A bind mount takes its flags in a second call; without them it is only less strict.
+    let read_only = MountFlags::BIND | MountFlags::RDONLY;
+    if let Err(error) = rustix::mount::mount_remount(shown, read_only, c"") {
+        tracing::debug!(path = %shown.display(), %error, "file can be written");
+    }
     Ok(())
 }
 

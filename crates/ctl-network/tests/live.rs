@@ -18,6 +18,7 @@ use ichor_resource::network::{
     AddressSpec, AddressStatus, ConfigLayer, HostnameStatus, LinkStatus, NetworkStatus, NodeAddress,
     RouteStatus,
 };
+use ichor_resource::runtime::PlatformMetadata;
 use ichor_types::Cmdline;
 
 type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
@@ -102,6 +103,8 @@ fn on_a_node(cmdline: &str, test: impl AsyncFnOnce(&Node) + Send) {
                     dhcp: dhcp.clone(),
                     cmdline: NetworkArgs::parse(&Cmdline::parse(cmdline)).unwrap(),
                     devices: DevicesGate::OPEN,
+                    platform: "sandbox".to_owned(),
+                    on_addresses: None,
                     seed: 1,
                 };
                 register(&controllers, ports).unwrap();
@@ -155,6 +158,8 @@ fn a_static_address_is_ready_within_milliseconds() {
         let link = state.get::<LinkStatus>("network", "eth0").unwrap();
         assert_eq!((link.kind.as_str(), link.link_state), ("veth", true));
 
+        let platform = state.get::<PlatformMetadata>("runtime", "platformmetadata").unwrap();
+        assert_eq!(platform.platform, "sandbox");
         assert!(state.get::<EtcFileStatus>("files", "hosts").is_ok());
         let hosts = std::fs::read_to_string(node.directory.join("etc/hosts")).unwrap();
         assert!(hosts.contains("10.5.0.2  node-1.example.org node-1\n"), "{hosts}");

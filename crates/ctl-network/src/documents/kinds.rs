@@ -148,7 +148,7 @@ fn bond_spec(bond: &BondConfig) -> BondMasterSpec {
         arp_validate: same!(bond.arp_validate, ARPValidate),
         arp_all_targets: same!(bond.arp_all_targets, ARPAllTargets),
         primary_reselect: same!(bond.primary_reselect, PrimaryReselect),
-        fail_over_mac: same!(bond.fail_over_mac, FailOverMAC),
+        fail_over_mac: same!(bond.fail_over_mac.map(|number| number.0), FailOverMAC),
         ad_select: same!(bond.ad_select, ADSelect),
         ad_lacp_active: match bond.ad_lacp_active {
             Some(value) => ADLACPActive::from_text(value.as_str()).unwrap_or_default(),

@@ -12,6 +12,31 @@ use ipnet::IpNet;
 use crate::ids;
 use crate::status::node_address::EXTERNAL_LINK;
 
+/// Publishes what the platform says. Platforms that know nothing of the network still have a name.
+#[derive(Debug)]
+pub struct PlatformConfigController {
+    /// The platform's name.
+    pub platform: String,
+}
+
+impl Controller for PlatformConfigController {
+    const NAME: &'static str = "network.PlatformConfigController";
+
+    fn inputs(&self) -> Vec<Input> {
+        Vec::new()
+    }
+
+    fn outputs(&self) -> Vec<Output> {
+        vec![shared::<PlatformConfig>()]
+    }
+
+    async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
+        let metadata = PlatformMetadata { platform: self.platform.clone(), ..PlatformMetadata::default() };
+        ctx.publish([("active", PlatformConfig { metadata: Some(metadata), ..PlatformConfig::default() })])?;
+        Ok(())
+    }
+}
+
 /// Spreads a platform's configuration over the specs of its layer.
 #[derive(Debug, Default)]
 pub struct PlatformConfigApplyController;

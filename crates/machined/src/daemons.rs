@@ -1,15 +1,19 @@
 //! The services a node runs: what each needs, how it is started, how one sees that it is well.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tracing::warn;
 
 use ichor_cosi::State;
 use ichor_resource::network::NetworkStatus;
 use ichor_resource::secrets::{ApiCertificate, TrustdCertificate};
 use ichor_resource::time::TimeStatus;
+use ichor_sys::cgroup::{self, Cgroups, Limits};
 
 use crate::node::Paths;
-use crate::services::spec::TaskRun;
+use crate::services::spec::{Hook, TaskRun};
 use crate::services::{Condition, Health, ProcessSpec, RestartPolicy, Run, ServiceSpec, condition};
 
 /// User of apid, also of the socket it talks to.
@@ -27,6 +31,9 @@ pub const TRUSTD_PORT: u16 = 50_001;
 /// The device manager, where the image has one.
 pub const UDEVD: &str = "/sbin/systemd-udevd";
 
+/// A daemon that needs more than this is broken.
+const DAEMON_MEMORY_MAX: u64 = 128 * 1024 * 1024;
+
 /// The daemons get a little longer to finish their calls.
 const GRACE: Duration = Duration::from_secs(15);
 
@@ -43,6 +50,7 @@ pub fn machined(paths: &Paths, serve: TaskRun) -> ServiceSpec {
 pub fn apid(program: &str, state: &State) -> ServiceSpec {
     ServiceSpec {
         conditions: vec![exists::<ApiCertificate>(state, "secrets", "api", "api certificates")],
+        pre: Some(own_group("system/apid")),
         health: Some(Health::tcp(APID_PORT)),
         grace: GRACE,
         ..ServiceSpec::new("apid", Run::Process(daemon(program, "apid", APID_UID)))
@@ -59,6 +67,7 @@ pub fn trustd(program: &str, state: &State) -> ServiceSpec {
             }),
             exists::<TrustdCertificate>(state, "secrets", "trustd", "trustd certificates"),
         ],
+        pre: Some(own_group("system/trustd")),
         health: Some(Health::tcp(TRUSTD_PORT)),
         grace: GRACE,
         ..ServiceSpec::new("trustd", Run::Process(daemon(program, "trustd", TRUSTD_UID)))
@@ -79,6 +88,21 @@ pub fn udevd() -> ServiceSpec {
         health: Some(Health::unix("/run/udev/control".into())),
         ..ServiceSpec::new("udevd", Run::Process(process))
     }
+}
+
+/// Makes a daemon's group with its memory ceiling before the daemon enters it.
+fn own_group(group: &'static str) -> Hook {
+    Arc::new(move || {
+        let made = Cgroups::detect(Path::new(cgroup::MOUNT_POINT)).and_then(|cgroups| {
+            cgroups.create(group, &Limits { memory_max: Some(DAEMON_MEMORY_MAX), ..Limits::default() })
+        });
+        // Without cgroups a daemon runs unbounded, which is better than not at all; where they work
+        // only half, the attempt to enter the group says so.
+        if let Err(error) = made {
+            warn!(group, %error, "cgroup not made");
+        }
+        Box::pin(std::future::ready(Ok(())))
+    })
 }
 
 /// A first-party daemon: its own user, no capabilities, no look at secrets on disk.

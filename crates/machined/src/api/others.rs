@@ -48,8 +48,9 @@ async fn query(server: &str) -> Result<Response<time::TimeResponse>, Status> {
     if server.starts_with("/dev/") {
         return Err(Status::unimplemented("PTP devices are not supported yet"));
     }
-    let sample = sntp::query_name(server, QUERY_MAX)
+    let sample = tokio::time::timeout(QUERY_MAX, sntp::query_name(server, QUERY_MAX))
         .await
+        .map_err(|_| Status::deadline_exceeded(format!("time server {server:?} does not answer")))?
         .map_err(|error| Status::unknown(format!("error querying time server {server:?}: {error}")))?;
     let message = time::Time {
         metadata: None,

@@ -108,7 +108,6 @@ impl Collection {
     }
 
     pub(crate) fn create(&self, mut draft: Resource, owner: Owner<'_>) -> Result<Arc<Resource>, StateError> {
-        self.check_spec(&draft)?;
         let now = self.shared.clock.now();
         let meta = draft.meta_mut();
         meta.set_version(Version::FIRST);
@@ -118,6 +117,7 @@ impl Collection {
         let id = resource.id().as_bytes();
 
         let mut inner = self.write();
+        self.check_spec(&resource)?;
         let hash = inner.map.hash(id);
         if inner.map.find(hash, id).is_some() {
             drop(inner);
@@ -134,10 +134,9 @@ impl Collection {
         owner: &str,
         expected: Option<Phase>,
     ) -> Result<Arc<Resource>, StateError> {
-        self.check_spec(&draft)?;
         let now = self.shared.clock.now();
-
         let mut inner = self.write();
+        self.check_spec(&draft)?;
         let id = draft.id().as_bytes();
         let slot = inner.map.find(inner.map.hash(id), id);
         let Some((slot, current)) = slot.and_then(|slot| Some((slot, inner.map.at(slot)?))) else {
@@ -264,6 +263,26 @@ impl Collection {
         }
     }
 
+    /// True when all contents are and will be of this type.
+    #[inline]
+    pub(crate) fn holds_only(&self, spec: TypeId) -> bool {
+        match self.spec_type.get() {
+            Some(known) => *known == spec,
+            None => self.claim(spec),
+        }
+    }
+
+    /// Claims a kind that was first named as text, unless it holds something else already.
+    #[cold]
+    fn claim(&self, spec: TypeId) -> bool {
+        let inner = self.write();
+        let mut all = true;
+        inner.map.for_each(|resource| all &= resource.spec().as_any().type_id() == spec);
+        all && *self.spec_type.get_or_init(|| spec) == spec
+    }
+
+    /// Under the write lock, so that no claim comes between the check and the write.
+    #[inline]
     fn check_spec(&self, draft: &Resource) -> Result<(), StateError> {
         match self.spec_type.get() {
             Some(expected) if *expected != draft.spec().as_any().type_id() => {

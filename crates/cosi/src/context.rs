@@ -1,9 +1,9 @@
 //! The state as one controller sees it: reads and writes are checked against its declarations.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hashbrown::HashSet;
 use ichor_resource::{Id, Metadata, TypedSpec};
 
 use crate::access::Access;
@@ -11,6 +11,7 @@ use crate::collection::Subscriber;
 use crate::controller::{Controller, Wake};
 use crate::dependency::Input;
 use crate::error::StateError;
+use crate::handle::KindHandle;
 use crate::query::Query;
 use crate::state::State;
 use crate::typed::Typed;
@@ -214,6 +215,12 @@ impl Context {
             }
         }
         Ok(())
+    }
+
+    /// The kind of an output, for many reads in a row.
+    pub(crate) fn outputs<T: TypedSpec>(&self, namespace: &str) -> Result<KindHandle, StateError> {
+        self.access.write(namespace, T::definition().type_name, None)?;
+        Ok(self.access.state.kind_of::<T>(namespace))
     }
 
     /// Makes one output hold exactly this.

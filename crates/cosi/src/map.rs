@@ -12,10 +12,32 @@ const INSERT_MAX: usize = 8;
 /// Below this many dead slots compaction is not worth the walk.
 const COMPACT_MIN: usize = 16;
 
-/// The keys live in the resources; the table holds slot numbers only.
+/// A slot and half of its hash: the table grows, and mostly also finds, without a look at the
+/// resources, where the keys live.
+#[derive(Clone, Copy)]
+struct Entry {
+    hash: u32,
+    slot: u32,
+}
+
+impl Entry {
+    fn new(hash: u64, slot: u32) -> Self {
+        Self { hash: hash as u32, slot }
+    }
+
+    fn hash(self) -> u64 {
+        spread(self.hash)
+    }
+}
+
+/// The table takes its bits from both ends of a hash.
+fn spread(half: u32) -> u64 {
+    u64::from(half) << 32 | u64::from(half)
+}
+
 #[derive(Default)]
 pub(crate) struct Map {
-    index: HashTable<u32>,
+    index: HashTable<Entry>,
     slots: Vec<Option<Arc<Resource>>>,
     hasher: DefaultHashBuilder,
     // Behind a lock of its own, because a list under a read lock may finish the order.
@@ -45,13 +67,15 @@ impl Map {
     pub(crate) fn hash(&self, id: &[u8]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(id);
-        hasher.finish()
+        spread(hasher.finish() as u32)
     }
 
     #[inline]
     pub(crate) fn find(&self, hash: u64, id: &[u8]) -> Option<usize> {
-        let found = self.index.find(hash, |&slot| id_of(&self.slots, slot) == Some(id))?;
-        Some(*found as usize)
+        let found = self
+            .index
+            .find(hash, |entry| entry.hash == hash as u32 && id_of(&self.slots, entry.slot) == Some(id))?;
+        Some(found.slot as usize)
     }
 
     #[inline]
@@ -79,12 +103,8 @@ impl Map {
             }
         };
         order.tail.push(slot);
-        let (slots, hasher) = (&self.slots, &self.hasher);
-        self.index.insert_unique(hash, slot, |&other| {
-            let mut state = hasher.build_hasher();
-            state.write(id_of(slots, other).unwrap_or_default());
-            state.finish()
-        });
+        let entry = Entry::new(hash, slot);
+        self.index.insert_unique(hash, entry, |other| other.hash());
     }
 
     /// Replaces the resource in a slot and hands back the old one.
@@ -96,8 +116,10 @@ impl Map {
     /// Takes the resource out.
     pub(crate) fn remove(&mut self, hash: u64, id: &[u8]) -> Option<Arc<Resource>> {
         let slots = &self.slots;
-        let entry = self.index.find_entry(hash, |&slot| id_of(slots, slot) == Some(id)).ok()?;
-        let (slot, _) = entry.remove();
+        let found = self
+            .index
+            .find_entry(hash, |entry| entry.hash == hash as u32 && id_of(slots, entry.slot) == Some(id));
+        let (Entry { slot, .. }, _) = found.ok()?.remove();
         let taken = self.slots.get_mut(slot as usize)?.take();
         let order = self.order.get_mut().unwrap_or_else(PoisonError::into_inner);
         order.limbo.push(slot);

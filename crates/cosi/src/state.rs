@@ -197,25 +197,35 @@ impl State {
                 self.add_kind(namespace, type_name)
             }
         };
-        // Claims a kind that was first named as text. Later writes must hold a T.
-        handle.0.spec_type.get_or_init(TypeId::of::<T>);
+        handle.0.holds_only(TypeId::of::<T>());
         handle
+    }
+
+    /// Looks a resource up without taking hold of its kind.
+    #[inline]
+    fn look_up(&self, namespace: &str, type_name: &str, id: &str) -> Option<Arc<Resource>> {
+        let hash = self.hash(namespace, type_name);
+        let kinds = self.0.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        let kind = kinds.find(hash, |held| is(&held.kind, namespace, type_name))?;
+        kind.find(id)
     }
 
     /// The resource.
     #[inline]
     pub fn get<T: TypedSpec>(&self, namespace: &str, id: &str) -> Result<Typed<T>, StateError> {
-        let handle = self.kind_of::<T>(namespace);
-        match handle.find(id) {
+        match self.look_up(namespace, T::definition().type_name, id) {
             Some(resource) => typed(resource),
-            None => Err(StateError::NotFound(Pointer::absent(handle.kind(), id))),
+            None => {
+                let kind = self.kind_of::<T>(namespace);
+                Err(StateError::NotFound(Pointer::absent(kind.kind(), id)))
+            }
         }
     }
 
     /// The resource, if it is there.
     #[inline]
     pub fn find<T: TypedSpec>(&self, namespace: &str, id: &str) -> Option<Typed<T>> {
-        Typed::new(self.kind_of::<T>(namespace).find(id)?)
+        Typed::new(self.look_up(namespace, T::definition().type_name, id)?)
     }
 
     /// All resources of the kind, sorted by id.
@@ -361,6 +371,9 @@ fn typed_list<T: TypedSpec>(handle: &KindHandle, query: Option<&Query>) -> Vec<T
         Some(query) => handle.query(query),
         None => handle.list(),
     };
+    if handle.0.holds_only(TypeId::of::<T>()) {
+        return list.into_iter().map(Typed::trusted).collect();
+    }
     list.into_iter().filter_map(Typed::new).collect()
 }
 

@@ -1,13 +1,15 @@
 //! The commonest controller: each input becomes one output.
 
-use std::collections::HashSet;
 use std::future::Future;
+
+use hashbrown::HashSet;
 
 use ichor_resource::{Id, TypedSpec};
 
 use crate::context::Context;
 use crate::controller::{Controller, ControllerError};
 use crate::dependency::{Input, InputKind, Output, destroy_ready, exclusive, strong, weak};
+use crate::handle::KindHandle;
 use crate::typed::Typed;
 
 /// How one type becomes another. Wrap it in [`TransformController`].
@@ -77,6 +79,7 @@ impl<T: Transform> TransformController<T> {
     fn pass(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let source = self.0.input_namespace().to_owned();
         let target = self.0.output_namespace().to_owned();
+        let outputs = ctx.outputs::<T::Output>(&target)?;
         let mut wanted = HashSet::new();
         let mut leaving = Vec::new();
         let mut failed = None;
@@ -89,7 +92,7 @@ impl<T: Transform> TransformController<T> {
                 continue;
             };
             // One bad input must not keep the others from their outputs.
-            if let Err(error) = self.one(ctx, &source, &target, &input, &id) {
+            if let Err(error) = self.one(ctx, &source, &outputs, &input, &id) {
                 failed.get_or_insert(error);
             }
             wanted.insert(id);
@@ -107,17 +110,23 @@ impl<T: Transform> TransformController<T> {
         &mut self,
         ctx: &Context,
         source: &str,
-        target: &str,
+        outputs: &KindHandle,
         input: &Typed<T::Input>,
         id: &Id,
     ) -> Result<(), ControllerError> {
         if T::FINALIZERS && !input.meta().has_finalizer(T::NAME) {
             ctx.add_finalizer_in::<T::Input>(source, input.id())?;
         }
-        let stored = ctx.get_in::<T::Output>(target, id)?;
+        let stored = outputs.find(id).and_then(Typed::<T::Output>::new);
         let mut output = stored.as_deref().cloned().unwrap_or_default();
         self.0.transform(ctx, input, &mut output)?;
-        ctx.put(target, id, output)?;
+        // The common case in a list of many: this one did not change.
+        let unchanged = stored.is_some_and(|stored| {
+            *stored == output && stored.meta().is_running() && stored.meta().owner() == T::NAME
+        });
+        if !unchanged {
+            ctx.put(outputs.kind().namespace(), id, output)?;
+        }
         Ok(())
     }
 

@@ -233,8 +233,12 @@ impl Watch {
             return more.pop_content(&self.collection.kind);
         }
         let event = more.pending.pop_front();
-        if event.is_none() && more.pending.capacity() > KEPT_CAPACITY {
-            more.pending = VecDeque::new();
+        if event.is_none() {
+            if more.query.is_none() && more.one.is_none() {
+                self.more = None;
+            } else if more.pending.capacity() > KEPT_CAPACITY {
+                more.pending = VecDeque::new();
+            }
         }
         event
     }

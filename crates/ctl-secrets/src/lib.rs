@@ -29,6 +29,28 @@ pub use sans::{ApiCertSans, KubernetesCertSans, MaintenanceCertSans};
 pub use trust::{SignError, SignRequest, Signed, TrustService};
 pub use trustd::Trustd;
 
+use ichor_cosi::{RegisterError, Runtime};
+
+/// Adds all controllers of the family to a runtime.
+pub fn register<T: TrustService, R: Resolve>(
+    runtime: &Runtime,
+    trust: T,
+    resolver: R,
+) -> Result<(), RegisterError> {
+    runtime.register(RootOs::default())?;
+    runtime.register(RootEtcd::default())?;
+    runtime.register(RootKubernetes::default())?;
+    runtime.register(Kubelet::default())?;
+    runtime.register(ApiCertSans)?;
+    runtime.register(MaintenanceCertSans)?;
+    runtime.register(KubernetesCertSans)?;
+    runtime.register(Api::new(trust))?;
+    runtime.register(Trustd::default())?;
+    runtime.register(MaintenanceRoot)?;
+    runtime.register(Maintenance::default())?;
+    runtime.register(StaticEndpoint::new(resolver))
+}
+
 /// Ids of the resources these controllers write.
 pub mod id {
     /// `OSRootSecrets`.

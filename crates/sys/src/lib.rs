@@ -4,6 +4,7 @@
 
 pub mod acpi;
 pub mod cgroup;
+pub mod clock;
 pub mod credentials;
 pub mod device;
 pub mod fdpass;

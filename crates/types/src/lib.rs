@@ -1,5 +1,6 @@
 //! Small values with exact text forms: durations, sizes, machine types, version contracts, addresses.
 
+pub mod base62;
 pub mod cmdline;
 pub mod contract;
 pub mod duration;

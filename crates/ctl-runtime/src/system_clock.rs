@@ -1,0 +1,54 @@
+//! The machine's clock and the time servers of the network.
+
+use std::io;
+use std::time::Duration;
+
+use ichor_net::sntp;
+use ichor_sys::clock;
+
+use crate::sync::{Adjustment, Leap, Measurement, TimePort};
+
+/// One server gets so long to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// The real clock, where the machine has one of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemClock {
+    /// False where the clock belongs to somebody else, as in a machine made of namespaces.
+    pub owned: bool,
+}
+
+impl TimePort for SystemClock {
+    fn owns_clock(&self) -> bool {
+        self.owned
+    }
+
+    async fn query(&self, servers: &[String]) -> io::Result<Measurement> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "no time server is configured");
+        for server in servers {
+            match sntp::query_name(server, ANSWER_MAX).await {
+                Ok(sample) => {
+                    let leap = match sample.leap {
+                        sntp::Leap::None => Leap::None,
+                        sntp::Leap::Insert => Leap::Insert,
+                        sntp::Leap::Delete => Leap::Delete,
+                    };
+                    return Ok(Measurement {
+                        offset_ns: sample.offset_ns,
+                        round_trip: sample.round_trip,
+                        leap,
+                    });
+                }
+                Err(error) => last = io::Error::other(error),
+            }
+        }
+        Err(last)
+    }
+
+    fn adjust(&self, adjustment: Adjustment, leap: Leap) -> io::Result<()> {
+        match adjustment {
+            Adjustment::Step { offset_ns } => clock::step(offset_ns, leap),
+            Adjustment::Slew { offset_ns, constant } => clock::slew(offset_ns, constant, leap),
+        }
+    }
+}

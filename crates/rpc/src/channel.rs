@@ -44,6 +44,8 @@ struct Inner<B> {
 }
 
 /// A call that is on its way, or must wait for a connection.
+// Taken apart where it is made: boxing would cost the common way what it saves the other.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Begun<F, B> {
     Sent(F),
     Unsent(Request<B>),

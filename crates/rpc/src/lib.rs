@@ -1,7 +1,7 @@
 //! mTLS servers with reload, peer identity and roles, Unix sockets, the raw proxy.
 //!
 //! - Serve gRPC on a Unix socket: [`unix::bind`], then [`server::serve_unix`] with [`server::Grpc`]
-//!   around tonic's routes and [`authorize::Authorize`].
+//!   around [`services::Services`] and [`authorize::Authorize`].
 //! - Serve gRPC over TLS: [`tls::ServerTls`], then [`server::serve_tls`].
 //! - Call a server: [`channel::Channel`] over a [`dial::Dialer`]; generated clients take it.
 //! - Stand in front of a node: [`proxy::Proxy`].
@@ -20,6 +20,7 @@ pub mod proxy;
 pub mod roles;
 pub mod route;
 pub mod server;
+pub mod services;
 mod socket;
 pub mod status;
 pub mod tls;

@@ -11,6 +11,7 @@ use ichor_resource::secrets::{OSRootSecret, TrustdCertificate};
 use ichor_resource::spec::TypedSpec;
 use ichor_rpc::follow::{Watched, follow};
 use ichor_rpc::server::{Grpc, Limits, serve_tls};
+use ichor_rpc::services::Services;
 use ichor_rpc::{Channel, Dialer, ServerTls};
 use ichor_wire::securityapi::security_service_server::{SecurityService, SecurityServiceServer};
 use ichor_wire::securityapi::{CertificateRequest, CertificateResponse};
@@ -68,8 +69,9 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Trustd
         let listener = listen(options.listen).await?;
         info!(address = %options.listen, "signing certificates");
         let service = SecurityServiceServer::new(Trustd { signer: signer.clone() });
-        let routes = tonic::service::Routes::new(service.max_decoding_message_size(REQUEST_MAX)).prepare();
-        serve_tls(listener, config, LIMITS, stop.clone(), move |peer| Grpc::new(routes.clone(), peer)).await;
+        let services = Services::new().with(service.max_decoding_message_size(REQUEST_MAX));
+        serve_tls(listener, config, LIMITS, stop.clone(), move |peer| Grpc::new(services.clone(), peer))
+            .await;
         Ok(())
     };
     tokio::select! {

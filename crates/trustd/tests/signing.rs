@@ -9,6 +9,7 @@ use ichor_pki::{Authority, CertInfo, KeyAlgorithm, Leaf, PrivateKey, Request};
 use ichor_resource::secrets::{OSRootSecret, TrustdCertificate};
 use ichor_resource::value::PemCertificateAndKey;
 use ichor_rpc::server::{Grpc, Limits, serve_unix};
+use ichor_rpc::services::Services;
 use ichor_rpc::unix::{Access, bind};
 use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint};
 use ichor_trustd::Options;
@@ -26,9 +27,9 @@ fn pair(pair: ichor_pki::KeyPair) -> PemCertificateAndKey {
 
 async fn serve_state(path: &Path, state: State) {
     let listener = bind(path, Access::PRIVATE).expect("socket");
-    let routes = tonic::service::Routes::new(StateService::new(state, AllowAll)).prepare();
+    let services = Services::new().with(StateService::new(state, AllowAll));
     let stop = CancellationToken::new();
-    serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(routes.clone(), peer)).await;
+    serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(services.clone(), peer)).await;
 }
 
 fn free_port() -> u16 {

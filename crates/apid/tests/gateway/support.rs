@@ -23,6 +23,7 @@ use ichor_resource::spec::{Spec, TypedSpec};
 use ichor_resource::value::{PemCertificate, PemCertificateAndKey};
 use ichor_rpc::authorize::Authorize;
 use ichor_rpc::server::{Grpc, Limits, serve_unix};
+use ichor_rpc::services::Services;
 use ichor_rpc::unix::{Access, bind};
 use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint};
 use ichor_wire::common::Data;
@@ -275,9 +276,8 @@ fn serve_state(path: &Path, specs: Arc<Specs>) -> Thread {
     let path = path.to_owned();
     Thread::spawn(move |stop| async move {
         let listener = bind(&path, Access::PRIVATE).expect("socket");
-        let routes =
-            tonic::service::Routes::new(cosi::state_server::StateServer::new(StateOf(specs))).prepare();
-        serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(routes.clone(), peer)).await;
+        let services = Services::new().with(cosi::state_server::StateServer::new(StateOf(specs)));
+        serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(services.clone(), peer)).await;
     })
 }
 

@@ -88,6 +88,7 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
                 if let Some(code) = stop::end(command, others) {
                     return code;
                 }
+                init.begin_again();
             }
             Err(_) => {
                 say(&["a turn of the loop panicked; going on"]);
@@ -254,6 +255,14 @@ impl Init {
                 self.machined.restart_at = now + RESTART_WAIT_MAX;
             }
         }
+    }
+
+    /// After a stop that the kernel refused: everything was killed and reaped, so start as after a boot.
+    fn begin_again(&mut self) {
+        self.stop_asked = None;
+        self.machined = Machined::default();
+        self.server.disconnect();
+        self.server.all_killed();
     }
 
     fn machined_died(&mut self) {

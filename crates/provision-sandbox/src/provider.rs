@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -99,6 +100,7 @@ impl Sandbox {
         };
         let stderr = OpenOptions::new().create(true).append(true).open(&log).map_err(file(&log))?;
         let mut child = Command::new("/proc/self/exe")
+            .arg0("ichorctl")
             .args([HIDDEN, "supervisor"])
             .arg(layout.dir())
             .current_dir("/")

@@ -6,6 +6,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -311,6 +312,7 @@ fn spawn_boot(layout: &Layout, machine: &str) -> Result<i32, SetupError> {
         OpenOptions::new().create(true).append(true).open(&path).map_err(SetupError::file("open", &path))?;
     let copy = console.try_clone().map_err(SetupError::file("open", &path))?;
     let child = Command::new("/proc/self/exe")
+        .arg0("ichorctl")
         .args([HIDDEN, "boot"])
         .arg(layout.dir())
         .arg(machine)

@@ -148,6 +148,14 @@ impl Server {
         }
     }
 
+    /// Records that every running child was killed and reaped elsewhere.
+    pub fn all_killed(&mut self) {
+        for slot in self.slots.iter_mut().flatten() {
+            // The raw wait status of a process ended by SIGKILL is the signal's number.
+            slot.status.get_or_insert(libc::SIGKILL);
+        }
+    }
+
     /// Tells machined of a wish from outside; kept until there is one to tell.
     pub fn power_requested(&mut self, request: PowerRequest) {
         self.power = Some(request);

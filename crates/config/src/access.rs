@@ -322,11 +322,13 @@ impl Documents {
 
     /// Receivers of the kernel log.
     pub fn kmsg_destinations(&self) -> Vec<&Url> {
-        let url = |document| match document {
-            &Document::KmsgLogConfig(ref config) => Some(&config.url),
-            _ => None,
-        };
-        self.iter().filter_map(url).collect()
+        let mut urls = Vec::new();
+        for document in self.iter() {
+            if let Document::KmsgLogConfig(config) = document {
+                urls.push(&config.url);
+            }
+        }
+        urls
     }
 
     /// Receiver of events, `host:port`.

@@ -40,7 +40,7 @@ choices! {
 
 section! {
     /// Encryption of a volume.
-    pub struct Encryption {
+    pub struct Encryption empty_if is_absent {
         /// Kind of encryption: `luks2`.
         @always
         "provider" => provider: EncryptionProvider,

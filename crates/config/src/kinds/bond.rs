@@ -1,10 +1,11 @@
 //! Bonds of links.
 
 use ichor_types::HardwareAddr;
+use ichor_yaml::Node;
 
 use super::link::link_document;
 use crate::{
-    model::{List, choices},
+    model::{Decoder, Field, List, MergeError, Shape, choices},
     values::Addr,
 };
 
@@ -96,6 +97,39 @@ choices! {
     }
 }
 
+/// The same as a number, which is how the original writes this one key; words are read as well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FailOverMacNumber(pub FailOverMac);
+
+impl Field for FailOverMacNumber {
+    fn decode(node: &Node, decoder: &mut Decoder) -> Self {
+        let numbered = |text: &str| match text {
+            "0" => Some(FailOverMac::None),
+            "1" => Some(FailOverMac::Active),
+            "2" => Some(FailOverMac::Follow),
+            word => FailOverMac::parse(word),
+        };
+        Self(decoder.choice(node, "FailOverMac", FailOverMac::TEXTS, numbered))
+    }
+
+    fn encode(&self) -> Node {
+        Node::plain((self.0 as u8).to_string())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn merge(&mut self, right: &Self) -> Result<(), MergeError> {
+        *self = *right;
+        Ok(())
+    }
+
+    fn shape() -> Shape {
+        FailOverMac::shape()
+    }
+}
+
 link_document! {
     /// A bond of links.
     pub struct BondConfig {
@@ -131,7 +165,7 @@ link_document! {
         /// How often LACP speaks.
         "lacpRate" => lacp_rate: Option<LacpRate>,
         /// How the hardware address moves on failover.
-        "failOverMac" => fail_over_mac: Option<FailOverMac>,
+        "failOverMac" => fail_over_mac: Option<FailOverMacNumber>,
         /// How the active aggregator is chosen.
         "adSelect" => ad_select: Option<AdSelect>,
         /// LACP system priority.

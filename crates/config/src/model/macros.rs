@@ -4,11 +4,11 @@
 ///
 /// Every entry is `"key" => field: Type`, preceded by its documentation and flags: `@always` (written even
 /// when empty), `@deprecated("what to use instead")`, `@shared` (not reachable for deletion), `@default("text")`,
-/// `@example("yaml")`.
+/// `@example("yaml")`. `empty_if method` after the name says when the whole section counts as absent.
 macro_rules! section {
     (
         $(#[doc = $doc:literal])*
-        pub struct $name:ident {
+        pub struct $name:ident $(empty_if $absent:ident)? {
             $(
                 $(#[doc = $field_doc:literal])*
                 $(@$flag:ident $(($flag_value:literal))?)*
@@ -72,6 +72,9 @@ macro_rules! section {
             }
 
             fn is_empty(&self) -> bool {
+                $( if self.$absent() {
+                    return true;
+                } )?
                 true $( && $crate::model::Field::is_empty(&self.$field) )*
             }
 

@@ -1,7 +1,7 @@
 //! `machine.install`.
 
 use crate::{
-    model::{List, choices, section},
+    model::{List, section},
     values::SizeMatcher,
 };
 
@@ -47,17 +47,6 @@ section! {
     }
 }
 
-choices! {
-    /// Kind of a disk.
-    pub enum DiskType {
-        Unset = "",
-        Ssd = "ssd",
-        Hdd = "hdd",
-        Nvme = "nvme",
-        Sd = "sd",
-    }
-}
-
 section! {
     /// Selects a disk by its properties; texts may contain wildcards.
     pub struct DiskSelector {
@@ -77,7 +66,7 @@ section! {
         /// World wide identifier.
         "wwid" => wwid: String,
         /// Kind of disk: `ssd`, `hdd`, `nvme`, `sd`.
-        "type" => disk_type: DiskType,
+        "type" => disk_type: String,
         /// Path on its bus.
         "busPath" => bus_path: String,
     }
@@ -94,30 +83,30 @@ impl DiskSelector {
             return Err("selector on name is not supported".to_owned());
         }
         let globs = [
+            ("uuid", &self.uuid),
+            ("wwid", &self.wwid),
             ("model", &self.model),
             ("serial", &self.serial),
             ("modalias", &self.modalias),
-            ("uuid", &self.uuid),
-            ("wwid", &self.wwid),
         ];
-        for (field, pattern) in globs {
-            if !pattern.is_empty() {
-                parts.push(format!("glob({pattern:?}, disk.{field})"));
-            }
-        }
-        match self.disk_type {
-            DiskType::Unset => {}
-            DiskType::Nvme => parts.push("disk.transport == \"nvme\"".to_owned()),
-            DiskType::Sd => parts.push("disk.transport == \"mmc\"".to_owned()),
-            DiskType::Hdd => parts.push("disk.rotational".to_owned()),
-            DiskType::Ssd => parts.push("!disk.rotational".to_owned()),
-        }
+        let glob = |field: &str, pattern: &str| format!("glob({pattern:?}, disk.{field})");
+        let set = globs.into_iter().filter(|(_, pattern)| !pattern.is_empty());
+        parts.extend(set.map(|(field, pattern)| glob(field, pattern)));
+        // Without a transport it could be a mapped device.
+        parts.push("disk.transport != \"\"".to_owned());
+        parts.extend(match self.disk_type.as_str() {
+            "" => None,
+            "nvme" => Some("disk.transport == \"nvme\"".to_owned()),
+            "sd" => Some("disk.transport == \"mmc\"".to_owned()),
+            "hdd" => Some("disk.rotational".to_owned()),
+            "ssd" => Some("!disk.rotational".to_owned()),
+            other => return Err(format!("unsupported disk type {other:?}")),
+        });
         if !self.bus_path.is_empty() {
-            parts.push(format!("glob({:?}, disk.bus_path)", self.bus_path));
+            parts.push(glob("bus_path", &self.bus_path));
         }
-        if !parts.is_empty() {
-            parts.push("disk.transport != \"\" && !disk.readonly && !disk.cdrom".to_owned());
-        }
+        parts.push("!disk.readonly".to_owned());
+        parts.push("!disk.cdrom".to_owned());
         Ok(parts.join(" && "))
     }
 }

@@ -158,16 +158,11 @@ fn check_provisioning(report: &mut Report<'_>, spec: &Provisioning, required: bo
         }
         return;
     }
-    match max.bytes() {
-        Some(max) if min.is_set() => {
-            if min.bytes() > max {
-                report.error(&path.key("minSize"), "min size is greater than max size");
-            }
-        }
-        _ if required && !min.is_set() && max.is_empty() => {
-            report.error(&path, "min size or max size is required");
-        }
-        _ => {}
+    if max.bytes().is_some_and(|max| min.is_set() && min.bytes() > max) {
+        report.error(&path.key("minSize"), "min size is greater than max size");
+    }
+    if required && !min.is_set() && max.is_empty() {
+        report.error(&path, "min size or max size is required");
     }
 }
 

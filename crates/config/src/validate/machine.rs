@@ -83,7 +83,7 @@ fn check_install(report: &mut Report<'_>, install: Option<&InstallConfig>, mode:
         Some(Err(error)) => {
             report.error(&path.key("diskSelector"), format!("install disk selector is invalid: {error}"));
         }
-        Some(Ok(expression)) => selects = !expression.is_empty(),
+        Some(Ok(_)) => selects = true,
         None => {}
     }
     if install.disk.is_empty() && !selects {

@@ -229,6 +229,7 @@ fn check_bond(report: &mut Report<'_>, path: &Path, bond: &Bond) {
     let mode = if bond.mode.is_empty() { "balance-rr" } else { bond.mode.as_str() };
     let lacp = mode == "802.3ad";
     let balanced = matches!(mode, "balance-tlb" | "balance-alb");
+    let has_primary = balanced || mode == "active-backup";
     let not_in = |what: &str| format!("bond.{what} is not available in {mode} mode");
     let only_lacp = |what: &str| format!("bond.{what} is only available in 802.3ad mode");
     let rules: [(bool, &str, String); 10] = [
@@ -236,7 +237,7 @@ fn check_bond(report: &mut Report<'_>, path: &Path, bond: &Bond) {
         (!bond.lacp_rate.is_empty() && !lacp, "lacpRate", only_lacp("lacpRate")),
         (!bond.ad_actor_system.is_empty(), "adActorSystem", "bond.adActorSystem is not supported".to_owned()),
         (!bond.arp_validate.is_empty() && (lacp || balanced), "arpValidate", not_in("arpValidate")),
-        (!bond.primary.is_empty() && !(mode == "active-backup" || balanced), "primary", not_in("primary")),
+        (!bond.primary.is_empty() && !has_primary, "primary", not_in("primary")),
         (bond.arp_interval > 0 && (lacp || balanced), "arpInterval", not_in("arpInterval")),
         (bond.packets_per_slave > 1 && mode != "balance-rr", "packetsPerSlave", not_in("packetsPerSlave")),
         (bond.tlb_dynamic_lb > 0 && !balanced, "tlbDynamicLb", not_in("tlbDynamicTLB")),

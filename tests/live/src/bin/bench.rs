@@ -67,54 +67,97 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 // ---- the resource store, beside the original's ----
 
-/// A figure of both programs: our name, the original's name, what, unit, limit, and whether the
-/// limit is a factor to gain or a share to stay under.
-const STORE: &[(&str, &str, &str, f64, bool)] = &[
-    ("get", "get", "store get, times the original", 6.0, true),
-    ("create", "create", "store create, times the original", 3.0, true),
-    ("update", "update", "store update, times the original", 2.5, true),
-    ("list-10000", "list", "store list of 10 000, share of the original", 1.0 / 80.0, false),
-    ("fanout-1000-last", "fanout", "update → last of 1 000 watchers, share", 1.0 / 3.0, false),
-    ("watcher-bytes", "watcher", "bytes per watcher, share", 1.0 / 20.0, false),
+/// A figure of both programs.
+struct Pair {
+    /// Our name of it.
+    ours: &'static str,
+    /// How the original's line begins.
+    theirs: &'static str,
+    /// What it is.
+    what: &'static str,
+    /// Ours divided by theirs: at least this when `gain`, else at most this.
+    limit: f64,
+    /// Whether more is better.
+    gain: bool,
+}
+
+const STORE: &[Pair] = &[
+    Pair { ours: "get", theirs: "get (", what: "store get, times the original", limit: 6.0, gain: true },
+    Pair {
+        ours: "create",
+        theirs: "create (",
+        what: "store create, times the original",
+        limit: 3.0,
+        gain: true,
+    },
+    Pair {
+        ours: "update",
+        theirs: "update (",
+        what: "store update, times the original",
+        limit: 2.5,
+        gain: true,
+    },
+    Pair {
+        ours: "list-10000",
+        theirs: "list of 10k",
+        what: "store list of 10 000, share of the original",
+        limit: 1.0 / 80.0,
+        gain: false,
+    },
+    Pair {
+        ours: "fanout-1000-last",
+        theirs: "fan-out WatchKind 1000 watchers: last",
+        what: "update → last of 1 000 watchers, share",
+        limit: 1.0 / 3.0,
+        gain: false,
+    },
+    Pair {
+        ours: "watcher-bytes",
+        theirs: "memory per watcher",
+        what: "bytes per watcher, share",
+        limit: 1.0 / 20.0,
+        gain: false,
+    },
 ];
 
 fn store(table: &mut Table) -> Result<()> {
-    let ours = figures(&output(&mut Command::new(tool("cosi-bench-ours")))?);
-    let theirs = figures(&output(&mut Command::new(tool("cosi-bench")))?);
-    let find = |list: &[(String, f64)], name: &str| {
-        list.iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| *value)
-            .ok_or_else(|| anyhow!("no figure {name}"))
-    };
-    for (our_name, their_name, what, limit, gain) in STORE {
-        let (a, b) = (find(&ours, our_name)?, find(&theirs, their_name)?);
-        let row = if *gain {
-            Row::at_least(*what, a / b, "×", *limit)
-        } else {
-            Row::at_most(*what, a / b, "×", *limit)
+    let ours = output(&mut Command::new(tool("cosi-bench-ours")))?;
+    let theirs = output(&mut Command::new(tool("cosi-bench")))?;
+    for pair in STORE {
+        let ratio = our_figure(&ours, pair.ours)? / their_figure(&theirs, pair.theirs)?;
+        let row = match pair.gain {
+            true => Row::at_least(pair.what, ratio, "×", pair.limit),
+            false => Row::at_most(pair.what, ratio, "×", pair.limit),
         };
-        table.add(row.original(format!("{b:.4}")));
+        table.add(row.original(format!("{:.4}", their_figure(&theirs, pair.theirs)?)));
     }
     for (name, what, limit, known) in [
         ("controller-median-us", "controller A → B, median", 8.0, "22 µs"),
         ("controller-p99-us", "controller A → B, p99", 40.0, "66 µs"),
     ] {
-        table.add(Row::at_most(what, find(&ours, name)?, "µs", limit).original(known));
+        table.add(Row::at_most(what, our_figure(&ours, name)?, "µs", limit).original(known));
     }
     Ok(())
 }
 
-/// Lines `name value …` of a measuring program.
-fn figures(text: &str) -> Vec<(String, f64)> {
+/// A line `name value unit` of our program.
+fn our_figure(text: &str, name: &str) -> Result<f64> {
     text.lines()
-        .filter_map(|line| {
-            let mut words = line.split_whitespace();
-            let name = words.next()?.to_owned();
-            let value = words.next()?.parse().ok()?;
-            Some((name, value))
-        })
-        .collect()
+        .filter_map(|line| line.split_once(' '))
+        .find(|(known, _)| *known == name)
+        .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok())
+        .ok_or_else(|| anyhow!("no figure {name} in {text}"))
+}
+
+/// The median of the original's line that begins with `start`, or the number after its colon.
+fn their_figure(text: &str, start: &str) -> Result<f64> {
+    let line = text
+        .lines()
+        .find(|line| line.trim_start().starts_with(start))
+        .ok_or_else(|| anyhow!("no line {start:?} in {text}"))?;
+    field(line, "median")
+        .or_else(|| line.split(": ").nth(1)?.split(' ').next()?.parse().ok())
+        .ok_or_else(|| anyhow!("no figure in {line:?}"))
 }
 
 // ---- the command line ----

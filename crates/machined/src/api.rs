@@ -3,7 +3,6 @@
 pub mod archive;
 pub mod client_config;
 pub mod configuration;
-pub mod diff;
 pub mod files;
 pub mod guard;
 pub mod host;

@@ -1,18 +1,27 @@
 //! The controller families of a node, with their ports chosen for the real machine.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use ichor_ctl_runtime::{HostFiles, Moment, Stages, StatusSink};
+use ichor_resource::runtime::MachineStatus;
+use ichor_wire::machine;
+use ichor_wire::machine::machine_status_event;
+
+use crate::daemons::UDEVD;
+use crate::events::{Events, Payload, Tail};
 use crate::node::Node;
 use crate::trust::{SystemResolver, TrustClient};
+use crate::version;
 
 /// A family could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum FamilyError {
     /// A controller was refused; a bug.
-    #[error("register a controller")]
+    #[error("register a controller: {0}")]
     Register(#[from] ichor_cosi::RegisterError),
     /// The kernel's network cannot be reached.
-    #[error("open the network")]
+    #[error("open the network: {0}")]
     Network(#[from] ichor_net::NetError),
 }
 
@@ -20,7 +29,29 @@ pub enum FamilyError {
 pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
     let runtime = &node.controllers;
     secrets(runtime)?;
-    ichor_ctl_network::register(runtime, ichor_ctl_network::Ports::system(&node.cmdline)?)?;
+    network(node)?;
+    let stages = Stages::default();
+    tokio::spawn(follow_stages(node.events.clone(), stages.clone()));
+    let ports = ichor_ctl_runtime::Ports {
+        files: HostFiles::new("/", &node.paths.state),
+        sink: EventSink(node.events.clone()),
+        time: ichor_ctl_runtime::SystemClock { owned: ichor_sys::power::in_first_pid_namespace() },
+        stages,
+        version: version::COMPATIBLE_TAG.to_owned(),
+        cmdline: node.cmdline.to_string(),
+        device_manager: Path::new(UDEVD).exists(),
+    };
+    ichor_ctl_runtime::register(runtime, ports)?;
+    Ok(())
+}
+
+fn network(node: &Arc<Node>) -> Result<(), FamilyError> {
+    let events = node.events.clone();
+    let ports = ichor_ctl_network::Ports::system(&node.cmdline)?.on_addresses(move |hostname, addresses| {
+        events
+            .publish(machine::AddressEvent { hostname: hostname.to_owned(), addresses: addresses.to_vec() });
+    });
+    ichor_ctl_network::register(&node.controllers, ports)?;
     Ok(())
 }
 
@@ -39,4 +70,102 @@ fn secrets(runtime: &ichor_cosi::Runtime) -> Result<(), FamilyError> {
     runtime.register(secrets::Maintenance::default())?;
     runtime.register(secrets::StaticEndpoint::new(SystemResolver))?;
     Ok(())
+}
+
+/// Publishes the machine's status as events.
+struct EventSink(Events);
+
+impl StatusSink for EventSink {
+    fn machine_status(&self, status: &MachineStatus) {
+        let unmet_conditions = status
+            .status
+            .unmet_conditions
+            .iter()
+            .map(|unmet| machine_status_event::machine_status::UnmetCondition {
+                name: unmet.name.clone(),
+                reason: unmet.reason.clone(),
+            })
+            .collect();
+        self.0.publish(machine::MachineStatusEvent {
+            stage: status.stage as i32,
+            status: Some(machine_status_event::MachineStatus {
+                ready: status.status.ready,
+                unmet_conditions,
+            }),
+        });
+    }
+}
+
+/// Tells the stages what the sequencer says, for as long as the node runs.
+async fn follow_stages(events: Events, stages: Stages) {
+    let mut watch = events.watch(&Tail::Count(None), None);
+    loop {
+        let Some(event) = watch.next().await else {
+            // A full ring behind; the next sequence puts the stage right.
+            watch = events.watch(&Tail::None, None);
+            continue;
+        };
+        if let Some(moment) = moment(&event.payload) {
+            stages.observe(moment);
+        }
+    }
+}
+
+/// What an event means for the stage.
+fn moment(payload: &Payload) -> Option<Moment<'_>> {
+    use machine::sequence_event::Action as Sequence;
+    use machine::{phase_event, task_event};
+    match payload {
+        Payload::Sequence(event) => match (event.action(), &event.error) {
+            (Sequence::Start, _) => Some(Moment::SequenceStart(&event.sequence)),
+            (Sequence::Stop, _) => Some(Moment::SequenceStop(&event.sequence)),
+            (Sequence::Noop, Some(error)) if error.code() == ichor_wire::common::Code::Fatal => {
+                Some(Moment::Fatal)
+            }
+            (Sequence::Noop, _) => None,
+        },
+        Payload::Phase(event) => {
+            (event.action() == phase_event::Action::Start).then_some(Moment::PhaseStart(&event.phase))
+        }
+        Payload::Task(event) => Some(match event.action() {
+            task_event::Action::Start => Moment::TaskStart(&event.task),
+            task_event::Action::Stop => Moment::TaskStop(&event.task),
+        }),
+        Payload::ServiceState(_)
+        | Payload::ConfigLoadError(_)
+        | Payload::ConfigValidationError(_)
+        | Payload::Address(_)
+        | Payload::MachineStatus(_)
+        | Payload::Restart(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fatal_reboot_pseudo_error_is_fatal_and_a_lock_is_nothing() {
+        let event = |code: ichor_wire::common::Code| {
+            Payload::from(machine::SequenceEvent {
+                sequence: "boot".into(),
+                action: 0,
+                error: Some(ichor_wire::common::Error { code: code.into(), ..Default::default() }),
+            })
+        };
+        assert_eq!(moment(&event(ichor_wire::common::Code::Fatal)), Some(Moment::Fatal));
+        assert_eq!(moment(&event(ichor_wire::common::Code::Locked)), None);
+    }
+
+    #[test]
+    fn the_status_reaches_the_events() {
+        let events = Events::default();
+        EventSink(events.clone()).machine_status(&MachineStatus {
+            stage: ichor_resource::runtime::MachineStage::Running,
+            ..MachineStatus::default()
+        });
+        let event = events.watch(&Tail::Count(None), None).try_next().unwrap();
+        let Payload::MachineStatus(status) = &event.payload else { panic!("{event:?}") };
+        assert_eq!(status.stage(), machine_status_event::MachineStage::Running);
+    }
 }

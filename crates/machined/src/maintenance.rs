@@ -9,11 +9,15 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use ichor_cosi::{Context, Controller, ControllerError, Input, Output, StateError, shared, strong, weak};
+use ichor_cosi::{
+    Context, Controller, ControllerError, Input, Output, StateError, exclusive, shared, strong, weak,
+};
 use ichor_pki::CertInfo;
 use ichor_resource::config::MachineConfig;
+use ichor_resource::network::NodeAddress;
 use ichor_resource::runtime::{MaintenanceServiceConfig, MaintenanceServiceRequest};
 use ichor_resource::secrets::MaintenanceServiceCertificate;
+use ichor_resource::value::Ip;
 use ichor_rpc::ServerTls;
 
 use crate::api::server::serve_maintenance;
@@ -25,6 +29,9 @@ pub const NAME: &str = "runtime.MaintenanceServiceController";
 
 /// The one id of everything about the service.
 const ID: &str = "maintenance";
+
+/// The addresses this machine has now.
+const CURRENT: &str = "current";
 
 /// Serves the maintenance API on request.
 pub struct MaintenanceServiceController {
@@ -86,6 +93,36 @@ impl MaintenanceServiceController {
             }
             self.fingerprint = fingerprint;
         }
+    }
+}
+
+/// Says where the maintenance service listens and where it can be reached.
+#[derive(Debug, Default)]
+pub struct MaintenanceConfigController;
+
+impl Controller for MaintenanceConfigController {
+    const NAME: &'static str = "runtime.MaintenanceConfigController";
+
+    fn inputs(&self) -> Vec<Input> {
+        vec![weak::<NodeAddress>().id(CURRENT)]
+    }
+
+    fn outputs(&self) -> Vec<Output> {
+        vec![exclusive::<MaintenanceServiceConfig>()]
+    }
+
+    async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
+        let addresses = ctx.get::<NodeAddress>(CURRENT)?;
+        let reachable: Vec<Ip> = addresses
+            .iter()
+            .flat_map(|found| &found.addresses)
+            .filter_map(|prefix| Some(Ip::from(prefix.get()?.addr())))
+            .collect();
+        ctx.modify::<MaintenanceServiceConfig>(ID, |spec| {
+            spec.listen_address = format!(":{APID_PORT}");
+            spec.reachable_addresses.clone_from(&reachable);
+        })?;
+        Ok(())
     }
 }
 

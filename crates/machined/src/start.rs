@@ -29,7 +29,7 @@ use crate::api::server::{FOR_APID, FOR_TRUSTD, Readable, serve_machine, serve_ru
 use crate::api::streams;
 use crate::daemons::{self, APID_UID, TRUSTD_UID};
 use crate::events::{Events, Payload, Tail};
-use crate::maintenance::MaintenanceServiceController;
+use crate::maintenance::{MaintenanceConfigController, MaintenanceServiceController};
 use crate::meta;
 use crate::node::{Node, Paths};
 use crate::platform::{self, Platform, Signs};
@@ -410,6 +410,7 @@ fn register_controllers(node: &Arc<Node>, api: &Handle) -> Result<(), String> {
     runtime.register(AcquireController::new(sources, node.config.clone())).map_err(text)?;
     runtime.register(MachineTypeController).map_err(text)?;
     runtime.register(ServiceController::new(node.services.clone())).map_err(text)?;
+    runtime.register(MaintenanceConfigController).map_err(text)?;
     runtime.register(MaintenanceServiceController::new(Arc::clone(node), api.clone())).map_err(text)?;
     crate::families::register(node).map_err(|error| error.to_string())
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::{Response, Status};
 
+use ichor_config::diff::diff;
 use ichor_config::{Documents, Mode};
 use ichor_ctl::Configuration;
 use ichor_ctl_config::{StoreError, hot};
@@ -12,7 +13,6 @@ use ichor_resource::config::MachineConfig;
 use ichor_wire::machine;
 use ichor_wire::machine::apply_configuration_request::Mode as ApplyMode;
 
-use super::diff;
 use super::machine::ApiMode;
 use crate::maintenance;
 use crate::node::Node;
@@ -135,7 +135,7 @@ async fn apply(
     let change = node.config.change().await;
     let active = node.config.active();
     let current = active.as_ref().and_then(|config| Configuration::of(config).ok());
-    let difference = diff::configurations(current.as_deref(), &documents);
+    let difference = difference(current.as_deref(), &documents);
     let cold = format!("this config change can't be applied in immediate mode\ndiff: {difference}");
     let (plan, reason) = plan(asked, timeout, hot::is_hot(current.as_deref(), &documents), &cold)?;
     let details = format!("{}{reason}", plan.details());
@@ -161,6 +161,18 @@ async fn apply(
         details
     };
     Ok(machine::ApplyConfiguration { metadata: None, warnings, mode: plan.mode().into(), mode_details })
+}
+
+/// What changes, with secrets out of sight; empty when nothing does.
+fn difference(current: Option<&Documents>, new: &Documents) -> String {
+    const HIDDEN: &str = "******";
+    let empty = Documents::default();
+    let current = current.unwrap_or(&empty);
+    let shown = diff(&current.redacted(HIDDEN), &new.redacted(HIDDEN));
+    match shown.is_empty() && current != new {
+        true => "Only secrets change; they are not shown.".to_owned(),
+        false => shown,
+    }
 }
 
 fn try_timeout(asked: Option<&prost_types::Duration>) -> Result<Duration, Status> {
@@ -237,6 +249,18 @@ mod tests {
             let error = plan(mode, TRY_DEFAULT, false, "why").unwrap_err();
             assert_eq!((error.code(), error.message()), (tonic::Code::InvalidArgument, "why"));
         }
+    }
+
+    #[test]
+    fn secrets_stay_out_of_differences() {
+        let load = |token: &str| {
+            let text = format!("version: v1alpha1\nmachine:\n  type: worker\n  token: {token}\n");
+            Documents::load(text.as_bytes()).unwrap()
+        };
+        assert_eq!(difference(Some(&load("a")), &load("a")), "");
+        assert_eq!(difference(Some(&load("a")), &load("b")), "Only secrets change; they are not shown.");
+        let whole = difference(None, &load("hidden-token"));
+        assert!(whole.contains("+    type: worker") && !whole.contains("hidden-token"), "{whole}");
     }
 
     #[test]

@@ -64,15 +64,23 @@ pub struct Watch {
     shared: bool,
 }
 
-/// What plain watches have nothing of.
+/// What plain watches have nothing of. Small, because a thousand watches may have it.
 #[derive(Default)]
 struct More {
     /// Contents still to be delivered, as `Created`; `Bootstrapped` follows them.
     contents: Option<std::vec::IntoIter<Arc<Resource>>>,
     start: Option<Bookmark>,
+    /// The one event that comes before the history.
+    first: Option<Box<Event>>,
     pending: VecDeque<Event>,
-    query: Option<Query>,
-    one: Option<(Id, Arc<IdSlot>)>,
+    query: Option<Box<Query>>,
+    one: Option<Box<One>>,
+}
+
+/// The id and the mailbox of a watch of one id.
+struct One {
+    id: Id,
+    slot: Arc<IdSlot>,
 }
 
 impl Watch {
@@ -104,9 +112,9 @@ impl Watch {
         if options.bootstrap_bookmark {
             let mut noop = Event::tombstone(EventKind::Noop, &collection.kind, "");
             noop.bookmark = Some(start);
-            more.pending.push_back(noop);
+            more.first = Some(Box::new(noop));
         }
-        more.query = (!options.query.is_all()).then_some(options.query);
+        more.query = (!options.query.is_all()).then(|| Box::new(options.query));
         Ok(Self::new(collection, position, more))
     }
 
@@ -134,20 +142,20 @@ impl Watch {
                 Some(resource) => Event::new(EventKind::Created, resource.clone()),
                 None => Event::tombstone(EventKind::Destroyed, &collection.kind, id),
             };
-            more.pending.push_back(event);
+            more.first = Some(Box::new(event));
             None
         };
         let (id, slot) = (Id::new(id), Arc::new(IdSlot::new(first)));
         inner.by_id.entry(id.clone()).or_default().push(slot.clone());
         drop(inner);
 
-        more.one = Some((id, slot));
+        more.one = Some(Box::new(One { id, slot }));
         Ok(Self::new(collection, end, more))
     }
 
     fn new(collection: &Arc<Collection>, position: u64, more: More) -> Self {
         let plain =
-            more.contents.is_none() && more.pending.is_empty() && more.query.is_none() && more.one.is_none();
+            more.contents.is_none() && more.first.is_none() && more.query.is_none() && more.one.is_none();
         Self {
             collection: collection.clone(),
             position,
@@ -232,6 +240,9 @@ impl Watch {
         if more.contents.is_some() {
             return more.pop_content(&self.collection.kind);
         }
+        if let Some(first) = more.first.take() {
+            return Some(*first);
+        }
         let event = more.pending.pop_front();
         if event.is_none() {
             if more.query.is_none() && more.one.is_none() {
@@ -247,13 +258,13 @@ impl Watch {
     /// the waker when there is none.
     fn pull(&mut self, waker: Option<&Waker>) -> Option<Event> {
         while !self.ended {
-            match &self.more {
+            let pulled = match &self.more {
                 Some(more) if more.one.is_some() => self.pull_one(waker)?,
                 Some(_) => self.pull_filtered(waker)?,
                 None => return self.pull_plain(waker),
-            }
-            if let Some(event) = self.more.as_mut()?.pending.pop_front() {
-                return Some(event);
+            };
+            if pulled.is_some() {
+                return pulled;
             }
         }
         None
@@ -289,8 +300,9 @@ impl Watch {
         Some(event)
     }
 
-    /// Fills `pending` with what the filter lets through. `None` when the end is reached.
-    fn pull_filtered(&mut self, waker: Option<&Waker>) -> Option<()> {
+    /// What the filter lets through: the first, with the others in `pending`. `None` at the end of
+    /// the history.
+    fn pull_filtered(&mut self, waker: Option<&Waker>) -> Option<Option<Event>> {
         let more = self.more.as_mut()?;
         let inner = self.collection.read();
         let end = inner.ring.write_pos();
@@ -301,8 +313,7 @@ impl Watch {
         if end - self.position > inner.ring.capacity() {
             let event = overrun(&self.collection, &inner, self.position);
             self.ended = true;
-            more.pending.push_back(event);
-            return Some(());
+            return Some(Some(event));
         }
         let cookie = self.collection.shared.cookie;
         more.pending.extend(
@@ -315,13 +326,13 @@ impl Watch {
         if let Some(query) = &more.query {
             more.pending.retain_mut(|event| show(query, event));
         }
-        Some(())
+        Some(more.pending.pop_front())
     }
 
     /// As above, for one id.
-    fn pull_one(&mut self, waker: Option<&Waker>) -> Option<()> {
+    fn pull_one(&mut self, waker: Option<&Waker>) -> Option<Option<Event>> {
         let more = self.more.as_mut()?;
-        let (id, slot) = more.one.as_ref()?;
+        let One { id, slot } = more.one.as_deref()?;
         let inner = self.collection.read();
         let Some(first) = slot.first() else {
             if let Some(waker) = waker {
@@ -333,16 +344,17 @@ impl Watch {
         if end - first > inner.ring.capacity() {
             let event = overrun(&self.collection, &inner, first);
             self.ended = true;
-            more.pending.push_back(event);
-            return Some(());
+            return Some(Some(event));
         }
         let cookie = self.collection.shared.cookie;
-        more.pending.extend((first..end).filter_map(|position| {
+        let mut events = (first..end).filter_map(|position| {
             let entry = inner.ring.get(position)?;
             (entry.resource.id() == id).then(|| entry.event(cookie, position, self.shared))
-        }));
+        });
+        let event = events.next();
+        more.pending.extend(events);
         slot.clear();
-        Some(())
+        Some(event)
     }
 }
 
@@ -365,7 +377,8 @@ impl Drop for Watch {
             let waker = waiters.lock().unwrap_or_else(PoisonError::into_inner).forget(place);
             drop(waker);
         }
-        if let Some((id, slot)) = self.more.as_mut().and_then(|more| more.one.take()) {
+        if let Some(one) = self.more.as_mut().and_then(|more| more.one.take()) {
+            let One { id, slot } = *one;
             let mut inner = self.collection.write();
             if let Some(slots) = inner.by_id.get_mut(&id) {
                 slots.retain(|held| !Arc::ptr_eq(held, &slot));

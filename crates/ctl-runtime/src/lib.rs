@@ -5,9 +5,11 @@
 //! the identity, [`Files`] reads what the kernel shows in files.
 
 mod cluster;
+mod documents;
 mod facts;
 mod identity;
 mod machine_status;
+mod params;
 mod ports;
 mod security;
 mod stage;
@@ -16,9 +18,14 @@ mod system_clock;
 mod token;
 
 pub use cluster::InfoController;
+pub use documents::{
+    EventsSinkConfigController, ExtensionServiceConfigController, KernelModuleConfigController,
+    KmsgLogConfigController, WatchdogTimerConfigController,
+};
 pub use facts::{DevicesStatusController, KernelCmdlineController, VersionController};
 pub use identity::{IDENTITY_FILE, NodeIdentityController};
 pub use machine_status::{MachineStatusController, MachineStatusPublisherController, StatusSink};
+pub use params::{KernelParamConfigController, KernelParamDefaultsController, KernelParamSpecController};
 pub use ports::{Files, HostFiles, IdentityStore};
 pub use security::SecurityStateController;
 pub use stage::{Moment, Stages};
@@ -27,6 +34,7 @@ pub use system_clock::SystemClock;
 pub use token::UniqueMachineTokenController;
 
 use ichor_cosi::{RegisterError, Runtime};
+use ichor_types::Cmdline;
 
 /// Everything the family touches outside of the state.
 #[derive(Debug, Clone)]
@@ -55,14 +63,28 @@ where
     T: TimePort,
 {
     let Ports { files, sink, time, stages, version, cmdline, device_manager } = ports;
+    let arguments = Cmdline::parse(&cmdline);
+    // Who has no clock of its own has no kernel of its own either.
+    let own_kernel = time.owns_clock();
+
     runtime.register(MachineStatusController::new(stages))?;
     runtime.register(MachineStatusPublisherController::new(sink))?;
     runtime.register(NodeIdentityController::new(files.clone()))?;
     runtime.register(VersionController { version })?;
-    runtime.register(SecurityStateController::new(files, &cmdline))?;
+    runtime.register(SecurityStateController::new(files.clone(), &cmdline))?;
     runtime.register(KernelCmdlineController { cmdline })?;
     runtime.register(DevicesStatusController { device_manager })?;
     runtime.register(UniqueMachineTokenController)?;
     runtime.register(InfoController::default())?;
-    runtime.register(SyncController::new(time))
+    runtime.register(SyncController::new(time))?;
+
+    runtime.register(KernelParamDefaultsController { own_kernel })?;
+    runtime.register(KernelParamConfigController)?;
+    runtime.register(KernelParamSpecController::new(files))?;
+
+    runtime.register(EventsSinkConfigController { cmdline: arguments.clone() })?;
+    runtime.register(KmsgLogConfigController { cmdline: arguments.clone() })?;
+    runtime.register(WatchdogTimerConfigController { cmdline: arguments.clone() })?;
+    runtime.register(KernelModuleConfigController { cmdline: arguments.clone() })?;
+    runtime.register(ExtensionServiceConfigController { cmdline: arguments })
 }

@@ -48,7 +48,7 @@ impl Files for HostFiles {
 
     fn write(&self, path: &str, contents: &[u8]) -> io::Result<()> {
         // Kernel files want one write, and must not be made.
-        fs::OpenOptions::new().write(true).open(self.under_root(path))?.write_all(contents)
+        fs::OpenOptions::new().write(true).truncate(true).open(self.under_root(path))?.write_all(contents)
     }
 }
 

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use ichor_cosi::{Runtime, State};
 use ichor_ctl_runtime::{
-    Adjustment, DevicesStatusController, HostFiles, IDENTITY_FILE, InfoController, Leap,
-    MachineStatusController, Measurement, Moment, NodeIdentityController, Ports, SecurityStateController,
-    Stages, StatusSink, SyncController, TimePort, UniqueMachineTokenController,
+    Adjustment, DevicesStatusController, EventsSinkConfigController, HostFiles, IDENTITY_FILE,
+    InfoController, KernelParamConfigController, KernelParamDefaultsController, KernelParamSpecController,
+    KmsgLogConfigController, Leap, MachineStatusController, Measurement, Moment, NodeIdentityController,
+    Ports, SecurityStateController, Stages, StatusSink, SyncController, TimePort,
+    UniqueMachineTokenController, WatchdogTimerConfigController,
 };
 use ichor_resource::TypedSpec;
 use ichor_resource::cluster::{Identity, Info};
@@ -16,12 +18,14 @@ use ichor_resource::config::MachineConfig;
 use ichor_resource::files::EtcFileSpec;
 use ichor_resource::network::TimeServerStatus;
 use ichor_resource::runtime::{
-    DevicesStatus, KernelCmdline, MachineStage, MachineStatus, MetaKey, MetaLoad, SELinuxState,
-    SecurityState, UniqueMachineToken, Version,
+    DevicesStatus, EventSinkConfig, KernelCmdline, KernelParamStatus, KmsgLogConfig, MachineStage,
+    MachineStatus, MetaKey, MetaLoad, SELinuxState, SecurityState, UniqueMachineToken, Version,
+    WatchdogTimerConfig,
 };
 use ichor_resource::time::TimeStatus;
 use ichor_resource::v1alpha1::Service;
 use ichor_testkit::{Harness, wait_for};
+use ichor_types::Cmdline;
 
 fn put<T: TypedSpec>(state: &State, id: &str, spec: T) {
     let namespace = T::definition().default_namespace;
@@ -287,4 +291,73 @@ async fn time_sync_can_be_turned_off() {
     harness.reconcile().await.unwrap();
     let status = state.get::<TimeStatus>("runtime", "node").unwrap();
     assert!(status.synced && status.sync_disabled);
+}
+
+#[tokio::test]
+async fn kernel_parameters_are_set_and_put_back() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join("proc/sys/net/ipv4").join(name);
+    std::fs::create_dir_all(at("")).unwrap();
+    std::fs::write(at("ip_forward"), "0\n").unwrap();
+    std::fs::write(at("tcp_keepalive_time"), "7200\n").unwrap();
+    let read = |name: &str| std::fs::read_to_string(at(name)).unwrap().trim().to_owned();
+    let (state, _) = ichor_testkit::state();
+    let files = HostFiles::new(root.path(), root.path());
+    let mut config = Harness::new(&state, KernelParamConfigController).unwrap();
+    let mut harness = Harness::new(&state, KernelParamSpecController::new(files)).unwrap();
+    let status = |key: &str| (*state.get::<KernelParamStatus>("runtime", key).unwrap()).clone();
+
+    let defaults = KernelParamDefaultsController { own_kernel: false };
+    Harness::new(&state, defaults).unwrap().reconcile().await.unwrap();
+    harness.reconcile().await.unwrap();
+    assert_eq!((read("ip_forward"), read("tcp_keepalive_time")), ("1".to_owned(), "600".to_owned()));
+    let forward = status("proc.sys.net.ipv4.ip_forward");
+    assert_eq!((forward.current.as_str(), forward.default.as_str()), ("1", "0"));
+    assert!(status("proc.sys.net.ipv4.ip_local_reserved_ports").unsupported, "there is no such file");
+    assert!(state.get::<KernelParamStatus>("runtime", "proc.sys.kernel.panic").is_err(), "not ours to set");
+
+    let text = "version: v1alpha1\nmachine:\n  type: worker\n  sysctls:\n    net.ipv4.ip_forward: \"0\"\n";
+    put(&state, MachineConfig::ACTIVE, MachineConfig::new(text));
+    config.reconcile().await.unwrap();
+    harness.reconcile().await.unwrap();
+    assert_eq!(read("ip_forward"), "0", "the configuration wins");
+
+    let text = "version: v1alpha1\nmachine:\n  type: worker\n  sysctls:\n    net.ipv4.nonsense: \"1\"\n";
+    put(&state, MachineConfig::ACTIVE, MachineConfig::new(text));
+    config.reconcile().await.unwrap();
+    let error = harness.reconcile().await.unwrap_err().to_string();
+    assert!(error.starts_with("set kernel parameter proc.sys.net.ipv4.nonsense:"), "{error}");
+    assert_eq!(read("ip_forward"), "1", "the default is back");
+}
+
+#[tokio::test]
+async fn documents_become_resources_and_go_with_them() {
+    let (state, _) = ichor_testkit::state();
+    let cmdline = Cmdline::parse("talos.logging.kernel=tcp://10.5.0.1:5555/ talos.events.sink=10.5.0.1:8080");
+    let mut sink = Harness::new(&state, EventsSinkConfigController { cmdline: cmdline.clone() }).unwrap();
+    let mut log = Harness::new(&state, KmsgLogConfigController { cmdline }).unwrap();
+    sink.reconcile().await.unwrap();
+    assert_eq!(state.get::<EventSinkConfig>("runtime", "event-sink").unwrap().endpoint, "10.5.0.1:8080");
+
+    let text = "apiVersion: v1alpha1\nkind: EventSinkConfig\nendpoint: 10.5.0.9:1\n---\n\
+                apiVersion: v1alpha1\nkind: KmsgLogConfig\nname: far\nurl: udp://10.5.0.9:2/\n---\n\
+                apiVersion: v1alpha1\nkind: KmsgLogConfig\nname: same\nurl: tcp://10.5.0.1:5555/\n";
+    put(&state, MachineConfig::ACTIVE, MachineConfig::new(text));
+    sink.reconcile().await.unwrap();
+    log.reconcile().await.unwrap();
+    assert_eq!(state.get::<EventSinkConfig>("runtime", "event-sink").unwrap().endpoint, "10.5.0.9:1");
+    let urls: Vec<_> = state.get::<KmsgLogConfig>("runtime", "kmsg-log").unwrap().destinations.clone();
+    assert_eq!(
+        urls.iter().map(|url| url.0.as_str()).collect::<Vec<_>>(),
+        ["tcp://10.5.0.1:5555/", "udp://10.5.0.9:2/"]
+    );
+
+    let mut watchdog = Harness::new(&state, WatchdogTimerConfigController::default()).unwrap();
+    let text = "apiVersion: v1alpha1\nkind: WatchdogTimerConfig\ndevice: /dev/watchdog0\n";
+    put(&state, MachineConfig::ACTIVE, MachineConfig::new(text));
+    watchdog.reconcile().await.unwrap();
+    assert_eq!(state.get::<WatchdogTimerConfig>("runtime", "timer").unwrap().timeout.to_string(), "1m0s");
+    put(&state, MachineConfig::ACTIVE, MachineConfig::new("apiVersion: v1alpha1\nkind: TimeSyncConfig\n"));
+    watchdog.reconcile().await.unwrap();
+    assert!(state.get::<WatchdogTimerConfig>("runtime", "timer").is_err());
 }

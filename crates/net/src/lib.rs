@@ -6,6 +6,7 @@ pub mod address;
 pub mod arp;
 pub mod cmdline;
 pub mod dhcp4;
+pub mod dns;
 pub mod error;
 pub mod hostname;
 pub mod link;

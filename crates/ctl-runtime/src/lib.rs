@@ -53,6 +53,8 @@ pub struct Ports<F, S, T> {
     pub cmdline: String,
     /// Whether a device manager runs, whose readiness others wait for.
     pub device_manager: bool,
+    /// Whether this system runs Kubernetes; if so, it is not ready without it.
+    pub kubernetes: bool,
 }
 
 /// Adds all controllers of the family to a runtime.
@@ -62,12 +64,12 @@ where
     S: StatusSink,
     T: TimePort,
 {
-    let Ports { files, sink, time, stages, version, cmdline, device_manager } = ports;
+    let Ports { files, sink, time, stages, version, cmdline, device_manager, kubernetes } = ports;
     let arguments = Cmdline::parse(&cmdline);
     // Who has no clock of its own has no kernel of its own either.
     let own_kernel = time.owns_clock();
 
-    runtime.register(MachineStatusController::new(stages))?;
+    runtime.register(MachineStatusController::new(stages, kubernetes))?;
     runtime.register(MachineStatusPublisherController::new(sink))?;
     runtime.register(NodeIdentityController::new(files.clone()))?;
     runtime.register(VersionController { version })?;

@@ -18,13 +18,14 @@ const MACHINE: &str = "machine";
 #[derive(Debug)]
 pub struct MachineStatusController {
     stages: Stages,
+    kubernetes: bool,
     was_ready: bool,
 }
 
 impl MachineStatusController {
-    /// A controller that takes the stage from there.
-    pub fn new(stages: Stages) -> Self {
-        Self { stages, was_ready: false }
+    /// A controller that takes the stage from there; a system that runs `kubernetes` is not ready without it.
+    pub fn new(stages: Stages, kubernetes: bool) -> Self {
+        Self { stages, kubernetes, was_ready: false }
     }
 }
 
@@ -34,6 +35,7 @@ struct Seen {
     time: Option<TimeStatus>,
     network: Option<NetworkStatus>,
     control_plane: bool,
+    kubernetes: bool,
     services: Vec<(String, Service)>,
     static_pods: Vec<(String, StaticPodStatus)>,
     nodename: Option<Nodename>,
@@ -41,7 +43,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn gather(ctx: &Context) -> Result<Self, ControllerError> {
+    fn gather(ctx: &Context, kubernetes: bool) -> Result<Self, ControllerError> {
         let nodename = ctx.get::<Nodename>("nodename")?.map(owned);
         let node = match &nodename {
             Some(nodename) => ctx.get::<NodeStatus>(&nodename.nodename)?.map(owned),
@@ -53,6 +55,7 @@ impl Seen {
             control_plane: ctx
                 .get::<MachineType>(MachineType::ID)?
                 .is_some_and(|machine| machine.machine_type.is_control_plane()),
+            kubernetes,
             services: ctx.list::<Service>()?.into_iter().map(named).collect(),
             static_pods: ctx.list::<StaticPodStatus>()?.into_iter().map(named).collect(),
             nodename,
@@ -112,9 +115,13 @@ fn network(seen: &Seen) -> Option<String> {
 }
 
 fn services(seen: &Seen) -> Option<String> {
-    let mut required = vec!["apid", "kubelet", "machined"];
+    let mut required = vec!["apid", "machined"];
     if seen.control_plane {
-        required.extend(["etcd", "trustd"]);
+        required.push("trustd");
+    }
+    if seen.kubernetes {
+        required.push("kubelet");
+        required.extend(seen.control_plane.then_some("etcd"));
     }
     let mut problems = Vec::new();
     for (id, service) in &seen.services {
@@ -190,7 +197,7 @@ impl Controller for MachineStatusController {
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let stage = self.stages.current();
-        let unmet_conditions = unmet(stage, &Seen::gather(ctx)?);
+        let unmet_conditions = unmet(stage, &Seen::gather(ctx, self.kubernetes)?);
         let ready = unmet_conditions.is_empty();
         ctx.modify::<MachineStatus>(MACHINE, |spec| {
             spec.stage = stage;
@@ -275,7 +282,7 @@ mod tests {
     fn nothing_is_met_at_the_start_of_a_boot() {
         check(
             MachineStage::Booting,
-            &Seen { control_plane: true, ..Seen::default() },
+            &Seen { control_plane: true, kubernetes: true, ..Seen::default() },
             expect![[r#"
                 time: time is not synced
                 network: waiting on: address, connectivity, etc-files, hostname

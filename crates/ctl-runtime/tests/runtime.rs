@@ -118,6 +118,7 @@ async fn the_whole_family_runs() {
         version: "v1.12.1".to_owned(),
         cmdline: "talos.platform=sandbox panic=0\n".to_owned(),
         device_manager: false,
+        kubernetes: true,
     };
     ichor_ctl_runtime::register(&runtime, ports).unwrap();
     let running = tokio::spawn({
@@ -155,7 +156,7 @@ async fn the_whole_family_runs() {
 #[tokio::test]
 async fn a_status_that_did_not_change_is_not_written_again() {
     let (state, _) = ichor_testkit::state();
-    let mut harness = Harness::new(&state, MachineStatusController::new(Stages::default())).unwrap();
+    let mut harness = Harness::new(&state, MachineStatusController::new(Stages::default(), true)).unwrap();
     harness.reconcile().await.unwrap();
     harness.reconcile().await.unwrap();
     assert_eq!(state.get::<MachineStatus>("runtime", "machine").unwrap().meta().version().number(), 1);

@@ -14,6 +14,9 @@ use crate::node::Node;
 use crate::trust::{SystemResolver, TrustClient};
 use crate::version;
 
+/// What pods run in; without it there is no kubelet to wait for.
+const KUBELET_RUNTIME: &str = "/bin/containerd";
+
 /// A family could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum FamilyError {
@@ -40,6 +43,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         version: version::COMPATIBLE_TAG.to_owned(),
         cmdline: node.cmdline.to_string(),
         device_manager: Path::new(UDEVD).exists(),
+        kubernetes: Path::new(KUBELET_RUNTIME).exists(),
     };
     ichor_ctl_runtime::register(runtime, ports)?;
     Ok(())

@@ -104,6 +104,7 @@ fn run(call: &Call) -> Result<(), Failure> {
     let Some(file) = call.some_text("file") else {
         return Err(Failure::new("no filename supplied for configuration").hint("add --file FILE"));
     };
+    mode(call)?;
     let fingerprints = call.list("cert-fingerprint");
     if !fingerprints.is_empty() && !call.on("insecure") {
         return Err(Failure::new("--cert-fingerprint is only for --insecure"));

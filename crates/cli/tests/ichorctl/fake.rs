@@ -83,6 +83,8 @@ pub struct Fake {
     stop: CancellationToken,
     thread: Option<std::thread::JoinHandle<()>>,
     port: u16,
+    /// Of the server's key, as `--cert-fingerprint` wants it.
+    pub fingerprint: String,
 }
 
 /// Handlers by method path.
@@ -101,6 +103,15 @@ impl Methods {
 
     /// Starts the node and writes a client configuration for `nodes`.
     pub fn start(self, nodes: &[&str]) -> Fake {
+        self.start_as(nodes, true)
+    }
+
+    /// Starts a node that waits for its configuration: it asks nobody for a certificate.
+    pub fn start_in_maintenance(self) -> Fake {
+        self.start_as(&[], false)
+    }
+
+    fn start_as(self, nodes: &[&str], mutual: bool) -> Fake {
         let now = Timestamp::now();
         let ca = Authority::generate(KeyAlgorithm::Ed25519, "talos", now, Authority::TEN_YEARS).unwrap();
         let server = Leaf::server("node").with_names(Vec::<String>::new(), ["127.0.0.1".parse().unwrap()]);
@@ -115,7 +126,8 @@ impl Methods {
         let stop = CancellationToken::new();
         let thread = {
             let (journal, stop, handlers, tls) = (journal.clone(), stop.clone(), Arc::new(self), tls.clone());
-            std::thread::spawn(move || serve(listener, &tls, stop, handlers, journal))
+            let config = if mutual { tls.mutual() } else { tls.server_only() }.unwrap();
+            std::thread::spawn(move || serve(listener, config, stop, handlers, journal))
         };
         let client = ca.issue(&Leaf::client("", ["os:admin"]), now).unwrap();
         let home = tempfile::tempdir().unwrap();
@@ -125,7 +137,8 @@ impl Methods {
         let config = ClientConfig::single("test", context);
         std::fs::create_dir(home.path().join(".talos")).unwrap();
         std::fs::write(home.path().join(".talos/config"), config.to_yaml()).unwrap();
-        Fake { home, journal, stop, thread: Some(thread), port }
+        let fingerprint = ichor_pki::CertInfo::parse(&server.crt).unwrap().spki_fingerprint;
+        Fake { home, journal, stop, thread: Some(thread), port, fingerprint }
     }
 }
 
@@ -160,7 +173,7 @@ impl Drop for Fake {
 
 fn serve(
     listener: std::net::TcpListener,
-    tls: &ServerTls,
+    tls: Arc<rustls::ServerConfig>,
     stop: CancellationToken,
     methods: Arc<Methods>,
     journal: Journal,
@@ -169,7 +182,7 @@ fn serve(
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         let limits = Limits { drain: std::time::Duration::ZERO, ..Limits::default() };
-        serve_tls(listener, tls.mutual().unwrap(), limits, stop, move |_| {
+        serve_tls(listener, tls, limits, stop, move |_| {
             let (methods, journal) = (methods.clone(), journal.clone());
             service_fn(move |request| answer(request, methods.clone(), journal.clone()))
         })

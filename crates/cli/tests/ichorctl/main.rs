@@ -2,7 +2,9 @@
 
 mod actions;
 mod asking;
+mod configuring;
 mod fake;
+mod generating;
 mod offline;
 mod run;
 mod streams;

@@ -33,11 +33,17 @@ impl Run {
 
 /// Runs `ichorctl` in `directory`, which is also its home.
 pub fn ichorctl(directory: &Path, words: &[&str]) -> Run {
+    ichorctl_with(directory, words, &[])
+}
+
+/// The same with more environment.
+pub fn ichorctl_with(directory: &Path, words: &[&str], environment: &[(&str, &str)]) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_ichorctl"))
         .args(words)
         .current_dir(directory)
         .env_clear()
         .env("HOME", directory)
+        .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

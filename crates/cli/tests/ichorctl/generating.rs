@@ -1,0 +1,149 @@
+//! Configurations made, patched and checked without a machine.
+
+use expect_test::expect;
+use ichor_config::talosconfig::ClientConfig;
+use tempfile::TempDir;
+
+use crate::run::{Run, ichorctl};
+
+/// A directory with a secrets bundle, which takes a while to make.
+fn with_secrets() -> &'static TempDir {
+    static HOME: std::sync::OnceLock<TempDir> = std::sync::OnceLock::new();
+    HOME.get_or_init(|| {
+        let home = tempfile::tempdir().unwrap();
+        let run = ichorctl(home.path(), &["gen", "secrets"]);
+        assert_eq!(run.text(), "");
+        home
+    })
+}
+
+fn generate(output: &str, more: &[&str]) -> Run {
+    let home = with_secrets();
+    let mut words = vec![
+        "gen",
+        "config",
+        "lab",
+        "https://10.5.0.2:6443",
+        "--with-secrets",
+        "secrets.yaml",
+        "--output",
+        output,
+    ];
+    words.extend(more);
+    ichorctl(home.path(), &words)
+}
+
+#[test]
+fn a_cluster_starts_from_three_files() {
+    let run = generate("three", &[]);
+    expect![[r#"
+        --- stderr
+        generating PKI and tokens
+        Created three/controlplane.yaml
+        Created three/worker.yaml
+        Created three/talosconfig
+    "#]]
+    .assert_eq(&run.text());
+    let home = with_secrets().path();
+    for (file, mode) in [("controlplane.yaml", "metal"), ("worker.yaml", "cloud")] {
+        let run = ichorctl(home, &["validate", "--config", &format!("three/{file}"), "--mode", mode]);
+        assert_eq!(run.text(), format!("three/{file} is valid for {mode} mode\n"));
+    }
+    let client = ClientConfig::load(&std::fs::read(home.join("three/talosconfig")).unwrap()).unwrap();
+    assert_eq!(client.context, "lab");
+    let info = ichorctl(home, &["config", "info", "--talosconfig", "three/talosconfig"]);
+    assert!(info.out.contains("Roles:               os:admin\n"), "{}", info.out);
+    assert!(info.out.contains("Certificate expires: 1"), "{}", info.out);
+}
+
+#[test]
+fn files_that_exist_are_not_touched() {
+    assert_eq!(generate("twice", &[]).code, 0);
+    expect![[r#"
+        --- stderr
+        file "twice/controlplane.yaml" already exists, use --force to overwrite
+        --- exit 1
+    "#]]
+    .assert_eq(&generate("twice", &[]).text());
+    assert_eq!(generate("twice", &["--force"]).code, 0);
+}
+
+#[test]
+fn one_type_goes_to_standard_output() {
+    let run = generate("-", &["-t", "worker", "--with-docs=false", "--with-examples=false"]);
+    assert!(run.out.starts_with("version: v1alpha1\n"), "{}", run.out);
+    assert!(run.out.contains("    type: worker\n"), "{}", run.out);
+    let run = generate("-", &[]);
+    assert!(run.err.starts_with("can't use multiple output types with stdout\n"), "{}", run.err);
+}
+
+#[test]
+fn common_patches_come_before_those_of_a_role() {
+    let run = generate(
+        "-",
+        &[
+            "-t",
+            "worker",
+            "--with-docs=false",
+            "--with-examples=false",
+            "--config-patch",
+            "{\"machine\": {\"install\": {\"disk\": \"/dev/one\"}}}",
+            "--config-patch-worker",
+            "{\"machine\": {\"install\": {\"disk\": \"/dev/two\"}}}",
+        ],
+    );
+    assert!(run.out.contains("disk: /dev/two"), "{}{}", run.out, run.err);
+}
+
+#[test]
+fn an_endpoint_that_is_no_url_is_put_right() {
+    let home = tempfile::tempdir().unwrap();
+    let error = |endpoint: &str| ichorctl(home.path(), &["gen", "config", "lab", endpoint]).err;
+    expect![[r#"
+        no scheme specified for the cluster endpoint URL
+          try: "https://10.5.0.2:6443"
+    "#]]
+    .assert_eq(&error("10.5.0.2"));
+    expect![[r#"
+        the control plane endpoint URL should have scheme "https", not "http"
+          try: "https://10.5.0.2:6443"
+    "#]]
+    .assert_eq(&error("http://10.5.0.2:6443"));
+}
+
+#[test]
+fn a_configuration_file_is_patched() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("a.yaml"), "version: v1alpha1\nmachine:\n    type: worker\n").unwrap();
+    let patch = "{\"machine\": {\"token\": \"x.y\"}}";
+    expect![[r#"
+        version: v1alpha1
+        machine:
+            type: worker
+            token: x.y
+            certSANs: []
+        cluster: null
+
+    "#]]
+    .assert_eq(&ichorctl(home.path(), &["machineconfig", "patch", "a.yaml", "-p", patch]).text());
+    let run = ichorctl(home.path(), &["mc", "patch", "a.yaml", "-p", "{\"machine\": {\"tokn\": \"x\"}}"]);
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains("tokn"), "{}", run.err);
+}
+
+#[test]
+fn a_configuration_that_breaks_the_rules_points_at_the_place() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(
+        home.path().join("a.yaml"),
+        "version: v1alpha1\nmachine:\n    type: worker\n    tokn: x\n",
+    )
+    .unwrap();
+    let run = ichorctl(home.path(), &["validate", "-c", "a.yaml", "-m", "metal"]);
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains("a.yaml:4:5"), "{}", run.err);
+    let run = ichorctl(home.path(), &["validate", "-c", "a.yaml"]);
+    assert!(run.err.starts_with("required flag(s) \"mode\" not set\n"), "{}", run.err);
+    let run = ichorctl(home.path(), &["validate", "-c", "a.yaml", "-m", "moon"]);
+    assert!(run.err.starts_with("unknown runtime mode: \"moon\"\n"), "{}", run.err);
+}

@@ -8,6 +8,7 @@ pub mod apply;
 pub mod documents;
 pub mod etc;
 mod gate;
+pub mod host_dns;
 mod ids;
 mod link_name;
 pub mod merge;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use ichor_cosi::{RegisterError, Runtime};
 use ichor_net::NetError;
 use ichor_net::cmdline::NetworkArgs;
+use ichor_net::dns::Forwarder;
 use ichor_resource::network::{
     AddressSpec, HostnameSpec, LinkSpec, OperatorSpec, ResolverSpec, RouteSpec, TimeServerSpec,
 };
@@ -135,6 +137,10 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(apply::host::ResolverSpecController)?;
     runtime.register(apply::host::TimeServerSpecController)?;
     runtime.register(apply::operator::OperatorSpecController::new(dhcp, seed))?;
+    let forwarder = Arc::new(Forwarder::default());
+    runtime.register(host_dns::HostDNSConfigController)?;
+    runtime.register(host_dns::DNSUpstreamController { forwarder: forwarder.clone() })?;
+    runtime.register(host_dns::DNSResolveCacheController::new(forwarder))?;
     runtime.register(etc::EtcFileController { host: host.clone() })?;
     runtime.register(etc::FileWriter { host })?;
     Ok(())

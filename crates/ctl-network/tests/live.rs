@@ -15,8 +15,8 @@ use ichor_net::{Netlink, address, link, netns, route};
 use ichor_resource::config::MachineConfig;
 use ichor_resource::files::EtcFileStatus;
 use ichor_resource::network::{
-    AddressSpec, AddressStatus, ConfigLayer, HostnameStatus, LinkStatus, NetworkStatus, NodeAddress,
-    RouteStatus,
+    AddressSpec, AddressStatus, ConfigLayer, DNSResolveCache, DNSUpstream, HostnameStatus, LinkStatus,
+    NetworkStatus, NodeAddress, RouteStatus,
 };
 use ichor_resource::runtime::PlatformMetadata;
 use ichor_types::Cmdline;
@@ -326,5 +326,59 @@ cluster:
         })
         .await;
         assert_eq!(rustix::system::uname().nodename().to_bytes(), b"other");
+    });
+}
+
+/// A question for the address of `a.test`.
+const QUESTION: &[u8] = b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x04test\x00\x00\x01\x00\x01";
+
+#[test]
+fn the_host_dns_cache_serves_this_machine_and_its_pods() {
+    on_a_node("ip=10.5.0.2::10.5.0.1:24:node-1:eth0", async |node| {
+        // The upstream is an address of this node, so that the question finds its way in one namespace.
+        link::set_up(&node.netlink, "lo", true).await.unwrap();
+        link::add_address(&node.netlink, "lo", "10.99.0.1/32".parse().unwrap()).await.unwrap();
+        let upstream = tokio::net::UdpSocket::bind("10.99.0.1:53").await.unwrap();
+        tokio::spawn(async move {
+            let mut buffer = [0; 512];
+            loop {
+                let (length, from) = upstream.recv_from(&mut buffer).await.unwrap();
+                let mut answer = buffer[..length].to_vec();
+                answer[2] |= 0x80;
+                answer[7] = 1;
+                answer.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 1, 2, 3]);
+                upstream.send_to(&answer, from).await.unwrap();
+            }
+        });
+        let config = r"
+machine:
+    type: worker
+    network: {nameservers: [10.99.0.1]}
+    features:
+        hostDNS: {enabled: true, forwardKubeDNSToHost: true}
+cluster: {}
+";
+        let config = MachineConfig::new(config.as_bytes().to_vec());
+        node.state.create("config", MachineConfig::ACTIVE, config, "").unwrap();
+        for id in
+            ["udp-127.0.0.53:53", "tcp-127.0.0.53:53", "udp-169.254.116.108:53", "tcp-169.254.116.108:53"]
+        {
+            node.wait(id, |state| state.get::<DNSResolveCache>("network", id).ok()).await;
+        }
+        let upstream =
+            node.wait("upstream", |state| state.get::<DNSUpstream>("network", "#000 10.99.0.1").ok()).await;
+        assert!(upstream.healthy && upstream.addr == "10.99.0.1:53");
+        node.wait("resolv.conf", |_| {
+            let own = std::fs::read_to_string(node.directory.join("etc/resolv.conf")).ok()?;
+            let pods = std::fs::read_to_string(node.directory.join("resolv.conf")).ok()?;
+            (own == "nameserver 127.0.0.53\n" && pods == "nameserver 169.254.116.108\n").then_some(())
+        })
+        .await;
+        let client = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        client.send_to(QUESTION, "127.0.0.53:53").await.unwrap();
+        let mut buffer = [0; 512];
+        let received = tokio::time::timeout(Duration::from_secs(5), client.recv(&mut buffer)).await;
+        let length = received.unwrap().unwrap();
+        assert_eq!(buffer[length - 4..length], [10, 1, 2, 3]);
     });
 }

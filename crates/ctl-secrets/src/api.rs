@@ -100,6 +100,7 @@ impl<S: TrustService> Api<S> {
         };
         let call = tokio::time::timeout(SIGN_MAX, self.trust.sign(request));
         let signed = tokio::select! {
+            biased;
             answer = call => answer.map_err(|_| ControllerError::new("signing took more than a minute"))??,
             // The inputs may have changed: look again instead of waiting for an answer to an old question.
             () = ctx.wake().woken() => {
@@ -149,6 +150,12 @@ impl<S: TrustService> Controller for Api<S> {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
+        // Wake-ups until here are answered by this pass; later ones end a call that is under way.
+        tokio::select! {
+            biased;
+            () = ctx.wake().woken() => {}
+            () = std::future::ready(()) => {}
+        }
         let Some(inputs) = Self::gather(ctx)? else { return Ok(()) };
         if let Some(rest) = self.memory.good_for(&inputs, ctx.now()) {
             ctx.requeue_after(rest);

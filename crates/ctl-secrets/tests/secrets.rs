@@ -262,8 +262,13 @@ async fn a_question_is_dropped_when_its_inputs_change() {
     );
     let trust = FakeTrust::default();
     let mut harness = Harness::new(&lab.state, Api::new(trust.clone())).unwrap();
-    harness.context().wake().wake();
+    let wake = harness.context().wake().clone();
+    let later = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        wake.wake();
+    });
     harness.reconcile().await.unwrap();
+    later.await.unwrap();
     assert_eq!(trust.asked.lock().unwrap().len(), 1);
     assert!(harness.was_woken().await, "another pass follows at once");
 

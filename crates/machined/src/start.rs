@@ -147,7 +147,8 @@ fn run(client: Client) -> Result<(), StartError> {
 fn set_up_logging(logs: &LogManager) -> bool {
     let own = ichor_sys::power::in_first_pid_namespace();
     if own {
-        let _ = std::fs::write("/proc/sys/kernel/printk_devkmsg", "on");
+        // The kernel takes the word only with a newline behind it.
+        let _ = std::fs::write("/proc/sys/kernel/printk_devkmsg", "on\n");
     }
     let kmsg = if own { KernelSink::kmsg(Path::new("/dev/kmsg")).ok() } else { None };
     let own = kmsg.is_some();

@@ -10,6 +10,7 @@ use ichor_resource::{Id, Kind, Phase, Resource, Version};
 use crate::clock::Clock;
 use crate::error::{Pointer, StateError};
 use crate::event::EventKind;
+use crate::list_cache::{ListCache, Spent};
 use crate::map::Map;
 use crate::owner::Owner;
 use crate::query::Query;
@@ -22,6 +23,8 @@ pub(crate) struct Shared {
     pub(crate) history: History,
     /// Tells bookmarks of this process from those of another.
     pub(crate) cookie: u64,
+    /// Memory taken by encoded lists.
+    pub(crate) lists: Spent,
 }
 
 /// Gets told of changes, after all locks are gone. Must not block.
@@ -56,6 +59,7 @@ pub(crate) struct Collection {
     pub(crate) waiters: Mutex<Waiters>,
     /// Somebody may be in `waiters`. Set under the read lock, read under the write lock.
     pub(crate) waiting: AtomicBool,
+    pub(crate) lists: Mutex<ListCache>,
 }
 
 pub(crate) struct Inner {
@@ -80,6 +84,7 @@ impl Collection {
             inner: RwLock::new(inner),
             waiters: Mutex::default(),
             waiting: AtomicBool::new(false),
+            lists: Mutex::default(),
         }
     }
 

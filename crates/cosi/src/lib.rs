@@ -18,6 +18,7 @@ mod encode;
 mod error;
 mod event;
 mod handle;
+mod list_cache;
 mod map;
 mod owner;
 mod query;

@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use ichor_resource::{Phase, RawSpec, Resource, Spec};
 use ichor_wire::cosi::resource as wire;
 use prost::Message;
@@ -22,6 +23,7 @@ use crate::decode;
 use crate::encode;
 use crate::error::StateError;
 use crate::handle::KindHandle;
+use crate::list_cache::{self, Listing};
 use crate::query::{LabelOp, LabelQuery, LabelTerm, Query};
 use crate::state::State;
 use codec::{Frame, FrameCodec};
@@ -72,10 +74,7 @@ impl<F: AccessFilter> StateService<F> {
         Ok(Frame::from(encode::reply(&resource)))
     }
 
-    fn list(
-        &self,
-        request: Request<wire::ListRequest>,
-    ) -> Result<impl Iterator<Item = Frame> + Send + use<F>, Status> {
+    fn list(&self, request: Request<wire::ListRequest>) -> Result<Frames, Status> {
         let list = request.get_ref();
         self.check(&request, Verb::List, &list.namespace, &list.r#type, None)?;
         let query = match &list.options {
@@ -83,11 +82,16 @@ impl<F: AccessFilter> StateService<F> {
             None => Query::default(),
         };
         // A kind nobody used yet has no resources; no need to make it.
-        let found = match self.state.find_kind(&list.namespace, &list.r#type) {
-            Some(kind) => kind.query(&query),
-            None => Vec::new(),
+        let Some(kind) = self.state.find_kind(&list.namespace, &list.r#type) else {
+            return Ok(Frames::Plain(Vec::new().into_iter()));
         };
-        Ok(found.into_iter().map(|resource| Frame::from(encode::reply(&resource))))
+        if !query.is_all() {
+            return Ok(Frames::Plain(kind.query(&query).into_iter()));
+        }
+        Ok(match list_cache::list(&kind.0, encode::reply) {
+            Listing::Encoded(encoded) => Frames::Encoded(encoded, 0),
+            Listing::Plain(list) => Frames::Plain(list.into_iter()),
+        })
     }
 
     fn create(&self, request: Request<wire::CreateRequest>) -> Result<Frame, Status> {
@@ -157,6 +161,27 @@ impl<F: AccessFilter> StateService<F> {
     fn kind(&self, namespace: &str, type_name: &str) -> Result<KindHandle, Status> {
         let kind = self.state.kind_for_request(namespace, type_name);
         kind.map_err(|error| status(&error))
+    }
+}
+
+/// The messages of a list, encoded as they are sent unless they are already.
+enum Frames {
+    Encoded(Arc<[Bytes]>, usize),
+    Plain(std::vec::IntoIter<Arc<Resource>>),
+}
+
+impl Iterator for Frames {
+    type Item = Frame;
+
+    fn next(&mut self) -> Option<Frame> {
+        let bytes = match self {
+            Self::Encoded(list, at) => {
+                *at += 1;
+                list.get(*at - 1)?.clone()
+            }
+            Self::Plain(list) => encode::reply(list.next()?.as_ref()),
+        };
+        Some(Frame::from(bytes))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::collection::{Collection, Shared};
 use crate::error::{Pointer, StateError};
 use crate::event::{Event, EventKind};
 use crate::handle::KindHandle;
+use crate::list_cache::Spent;
 use crate::owner::Owner;
 use crate::query::Query;
 use crate::ring::History;
@@ -79,6 +80,7 @@ impl State {
             clock: Box::new(clock),
             history: options.history,
             cookie: RandomState::new().build_hasher().finish(),
+            lists: Spent::default(),
         };
         Self(Arc::new(Inner {
             shared: Arc::new(shared),

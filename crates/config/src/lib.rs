@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod comments;
+pub mod describe;
 pub mod diagnostic;
 pub mod diff;
 pub mod document;

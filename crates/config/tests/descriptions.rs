@@ -1,0 +1,81 @@
+//! Documentation and schema come from the descriptions and stay in step with them.
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use expect_test::expect;
+use ichor_config::describe;
+
+/// Keys of the original's schema, as `Kind path`.
+const REFERENCE_KEYS: &str = include_str!("schema_keys.txt");
+
+#[test]
+fn the_schema_has_the_keys_of_the_original_and_the_differences_are_known() {
+    let reference: BTreeSet<&str> = REFERENCE_KEYS.lines().collect();
+    let ours: BTreeSet<String> = describe::all_kinds()
+        .flat_map(|(kind, object, _)| {
+            describe::walk(object).into_iter().map(move |(path, _)| format!("{kind} {path}"))
+        })
+        .collect();
+    let deprecated: BTreeSet<String> = describe::all_kinds()
+        .flat_map(|(kind, object, _)| {
+            let old: Vec<String> = describe::walk(object)
+                .into_iter()
+                .filter(|(_, field)| field.deprecated().is_some())
+                .map(|(path, _)| format!("{kind} {path}"))
+                .collect();
+            old
+        })
+        .collect();
+    let missing: Vec<&&str> = reference.iter().filter(|key| !ours.contains(**key)).collect();
+    let below_deprecated = |key: &str| deprecated.iter().any(|old| key.starts_with(old.as_str()));
+    let extra: Vec<&String> =
+        ours.iter().filter(|key| !reference.contains(key.as_str()) && !below_deprecated(key)).collect();
+    // What the original's schema says wrongly is listed in its own reference; deprecated keys are not in it.
+    expect![[r#"
+        missing: [
+            "KubeSpanEndpoints extraAnnouncedEndpoints",
+            "RegistryTLSConfig clientIdentity.crt",
+            "v1alpha1 cluster.acceptedCAs.crt",
+            "v1alpha1 machine.acceptedCAs.crt",
+        ]
+        extra: [
+            "KubeSpanEndpointsConfig extraAnnouncedEndpoints",
+            "RegistryTLSConfig clientIdentity.cert",
+            "v1alpha1 cluster.acceptedCAs[].crt",
+            "v1alpha1 cluster.apiServer.resources.limits",
+            "v1alpha1 cluster.apiServer.resources.requests",
+            "v1alpha1 cluster.controllerManager.resources.limits",
+            "v1alpha1 cluster.controllerManager.resources.requests",
+            "v1alpha1 cluster.scheduler.resources.limits",
+            "v1alpha1 cluster.scheduler.resources.requests",
+            "v1alpha1 machine.acceptedCAs[].crt",
+        ]"#]]
+    .assert_eq(&format!("missing: {missing:#?}\nextra: {extra:#?}"));
+}
+
+#[test]
+fn every_key_is_documented() {
+    for (kind, object, _) in describe::all_kinds() {
+        assert!(!object.doc.trim().is_empty(), "{kind}");
+        for (path, field) in describe::walk(object) {
+            assert!(!field.doc.trim().is_empty(), "{kind} {path}");
+        }
+    }
+}
+
+#[test]
+fn the_reference_pages_are_up_to_date() {
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/config");
+    let update = std::env::var_os("UPDATE_EXPECT").is_some();
+    if update {
+        fs::create_dir_all(&directory).unwrap();
+    }
+    for page in describe::pages() {
+        let path = directory.join(&page.file);
+        if update {
+            fs::write(&path, &page.text).unwrap();
+        }
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        assert!(text == page.text, "{} is out of date: run the tests once with UPDATE_EXPECT=1", page.file);
+    }
+}

@@ -34,8 +34,11 @@ const NOEXEC: MountFlags = MountFlags::NOEXEC;
 const NODEV: MountFlags = MountFlags::NODEV;
 const RDONLY: MountFlags = MountFlags::RDONLY;
 
-/// The kernel command line of a machine.
-pub(crate) fn command_line(cluster: &Cluster, machine: &Machine) -> String {
+/// Where a machine finds the configuration its platform offers.
+const CONFIG: &str = "/run/platform/config.yaml";
+
+/// The kernel command line of a machine, with or without a configuration on the platform's side.
+pub(crate) fn command_line(cluster: &Cluster, machine: &Machine, configured: bool) -> String {
     let network = &cluster.network;
     let mut line = format!(
         "console=ttyS0 talos.platform=sandbox ip={}::{}:{}:{}:eth0:none",
@@ -44,6 +47,10 @@ pub(crate) fn command_line(cluster: &Cluster, machine: &Machine) -> String {
         network.cidr.netmask(),
         machine.name
     );
+    if configured {
+        line.push_str(" talos.config=file://");
+        line.push_str(CONFIG);
+    }
     for arg in &machine.kernel_args {
         line.push(' ');
         line.push_str(arg);
@@ -63,7 +70,8 @@ pub(crate) fn enter(layout: &Layout, cluster: &Cluster, machine: &Machine) -> Re
     mount::set_propagation(Path::new("/"), Propagation::Private)?;
     mount::bind(&layout.image(), &root, false)?;
     let builder = Builder { root, files };
-    builder.proc(&command_line(cluster, machine))?;
+    let configured = layout.config(&machine.name).exists();
+    builder.proc(&command_line(cluster, machine, configured))?;
     builder.sys(&hierarchies)?;
     builder.dev()?;
     builder.storage(layout, machine)?;
@@ -166,9 +174,8 @@ impl Builder {
         mount::mount("run", &run, "tmpfs", NOSUID | NOEXEC, "mode=0755")?;
         let config = layout.config(&machine.name);
         if config.exists() {
-            let platform = run.join("platform");
-            make(&platform)?;
-            let target = platform.join("config.yaml");
+            make(&run.join("platform"))?;
+            let target = self.at(CONFIG.trim_start_matches('/'));
             fs::copy(&config, &target).map_err(SetupError::file("write", &target))?;
         }
         let system = self.at("system");
@@ -242,6 +249,8 @@ mod tests {
         expect_test::expect![[r"
             console=ttyS0 talos.platform=sandbox ip=10.5.0.2::10.5.0.1:255.255.255.0:test-controlplane-1:eth0:none talos.debug=1
         "]]
-        .assert_eq(&command_line(&cluster, &cluster.machines[0]));
+        .assert_eq(&command_line(&cluster, &cluster.machines[0], false));
+        let configured = command_line(&cluster, &cluster.machines[0], true);
+        assert!(configured.contains(" talos.config=file:///run/platform/config.yaml "), "{configured}");
     }
 }

@@ -228,7 +228,7 @@ fn boots_reboots_stops(lab: &Lab) {
     let cmdline = cluster.field(1, "cmdline");
     assert_eq!(
         cmdline,
-        "console=ttyS0 talos.platform=sandbox ip=10.61.0.3::10.61.0.1:255.255.255.0:life-1:eth0:none test.mark=1"
+        "console=ttyS0 talos.platform=sandbox ip=10.61.0.3::10.61.0.1:255.255.255.0:life-1:eth0:none talos.config=file:///run/platform/config.yaml test.mark=1"
     );
     assert_eq!(cluster.ask(0, "call 10.61.0.3"), "hello from 10.61.0.3\n", "machines reach each other");
 

@@ -74,7 +74,7 @@ impl Ports<SystemKernel, SystemHost, SystemDhcp> {
             host: SystemHost::default(),
             dhcp: SystemDhcp,
             cmdline: args,
-            devices: DevicesGate::OPEN,
+            devices: DevicesGate::WAIT,
             platform: cmdline.first("talos.platform").unwrap_or_default().to_owned(),
             on_addresses: None,
             seed: u64::from_ne_bytes(seed),

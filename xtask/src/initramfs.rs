@@ -11,16 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 
 /// What a node needs of a kernel before its root is there, and for its first network.
-const MODULES: &[&str] = &[
-    "virtio_pci",
-    "virtio_blk",
-    "virtio_net",
-    "virtio_rng",
-    "loop",
-    "squashfs",
-    "overlay",
-    "efivarfs",
-];
+const MODULES: &[&str] =
+    &["virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "loop", "squashfs", "overlay", "efivarfs"];
 
 /// Builds `build/vm/initramfs.cpio` from the built node, the root image and an unpacked kernel.
 pub fn run(root: &Path) -> Result<()> {
@@ -35,7 +27,9 @@ pub fn run(root: &Path) -> Result<()> {
     archive.file("init", 0o755, &read(&root.join("build/ichor"))?);
     archive.file("rootfs.sqsh", 0o644, &read(&root.join("build/rootfs.squashfs"))?);
     for (place, name) in load_order(&wanted, |name| dependencies(&modules, name))?.iter().enumerate() {
-        let path = modules.get(name.as_str()).ok_or_else(|| anyhow!("module {name} is not in {}", kernel.display()))?;
+        let path = modules
+            .get(name.as_str())
+            .ok_or_else(|| anyhow!("module {name} is not in {}", kernel.display()))?;
         archive.file(&format!("modules/{place:02}-{name}.ko"), 0o644, &read(path)?);
     }
     let out = root.join("build/vm/initramfs.cpio");
@@ -49,7 +43,9 @@ fn kernel_modules(kernel: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut modules = BTreeMap::new();
     let mut pending = vec![kernel.join("lib/modules")];
     while let Some(dir) = pending.pop() {
-        for entry in fs::read_dir(&dir).with_context(|| format!("list {}; run `scripts/vm prepare`", dir.display()))? {
+        for entry in
+            fs::read_dir(&dir).with_context(|| format!("list {}; run `scripts/vm prepare`", dir.display()))?
+        {
             let path = entry?.path();
             if path.is_dir() {
                 pending.push(path);
@@ -119,7 +115,8 @@ impl Archive {
 
     fn entry(&mut self, name: &str, mode: u32, links: u32, data: &[u8]) {
         self.inode += 1;
-        let fields = [self.inode, mode, 0, 0, links, 0, data.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
+        let fields =
+            [self.inode, mode, 0, 0, links, 0, data.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
             self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
@@ -164,7 +161,10 @@ mod tests {
 
     #[test]
     fn dependencies_are_read_from_the_module() {
-        assert_eq!(depends_line(b"ELF\0license=GPL\0depends=virtio,net-failover\0name=x\0"), ["virtio", "net_failover"]);
+        assert_eq!(
+            depends_line(b"ELF\0license=GPL\0depends=virtio,net-failover\0name=x\0"),
+            ["virtio", "net_failover"]
+        );
         assert!(depends_line(b"ELF\0depends=\0").is_empty());
         assert!(depends_line(b"ELF").is_empty());
     }

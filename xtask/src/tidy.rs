@@ -11,14 +11,48 @@ use anyhow::{Context, Result, bail};
 
 /// The crates in the order of the house: a crate may use those above it, in its own layer or below.
 const LAYERS: &[(u8, &[&str])] = &[
-    (0, &["types", "yaml", "cel", "jsonpath", "wire", "pki", "config-derive", "config", "resource-derive", "resource"]),
+    (
+        0,
+        &[
+            "types",
+            "yaml",
+            "cel",
+            "jsonpath",
+            "wire",
+            "pki",
+            "config-derive",
+            "config",
+            "resource-derive",
+            "resource",
+        ],
+    ),
     (1, &["cosi", "rpc", "observe"]),
     (2, &["sys", "net", "block", "image"]),
-    (3, &["ctl", "ctl-config", "ctl-secrets", "ctl-network", "ctl-block", "ctl-cluster", "ctl-k8s", "ctl-runtime"]),
+    (
+        3,
+        &[
+            "ctl",
+            "ctl-config",
+            "ctl-secrets",
+            "ctl-network",
+            "ctl-block",
+            "ctl-cluster",
+            "ctl-k8s",
+            "ctl-runtime",
+        ],
+    ),
     (
         4,
         &[
-            "machined", "apid", "trustd", "dashboard", "init", "client", "provision", "provision-sandbox", "imager",
+            "machined",
+            "apid",
+            "trustd",
+            "dashboard",
+            "init",
+            "client",
+            "provision",
+            "provision-sandbox",
+            "imager",
             "cli",
         ],
     ),
@@ -111,7 +145,8 @@ fn layering(name: &str, manifest: &str, ranks: &BTreeMap<&str, (u8, usize)>) -> 
             continue;
         }
         if TEST_ONLY.contains(&dependency.as_str()) {
-            complaints.push(format!("crates/{name}: {dependency} is for tests only; move it to dev-dependencies"));
+            complaints
+                .push(format!("crates/{name}: {dependency} is for tests only; move it to dev-dependencies"));
             continue;
         }
         let Some(&other) = ranks.get(dependency.as_str()) else { continue };
@@ -140,7 +175,8 @@ fn source(name: &str, shown: &str, text: &str, rank: Option<(u8, usize)>) -> Vec
 
     let code_end = text.find("#[cfg(test)]").unwrap_or(text.len());
     let line_of = |at: usize| text[..at].lines().count() + 1;
-    let code_lines = text[..code_end].lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
+    let code_lines =
+        text[..code_end].lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
     for (number, line) in code_lines {
         let number = number + 1;
         if rank.is_some_and(|(layer, _)| layer == 0) {
@@ -230,7 +266,8 @@ mod tests {
 
     #[test]
     fn controller_families_do_not_know_each_other() {
-        let complaints = layering("ctl-network", "[dependencies]\nichor-ctl-config.workspace = true\n", &ranks());
+        let complaints =
+            layering("ctl-network", "[dependencies]\nichor-ctl-config.workspace = true\n", &ranks());
         assert_eq!(complaints, ["crates/ctl-network: uses ctl-config, which is not below it"]);
     }
 

@@ -3,9 +3,10 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use ichor_resource::{Kind, Resource};
+use ichor_resource::{Kind, Resource, TypedSpec};
 
 use crate::error::StateError;
+use crate::typed::Typed;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,6 +69,11 @@ pub struct Event {
 }
 
 impl Event {
+    /// The resource after it, when there is one and it holds a `T`.
+    pub fn typed<T: TypedSpec>(&self) -> Option<Typed<T>> {
+        Typed::new(self.resource.clone())
+    }
+
     pub(crate) fn new(kind: EventKind, resource: Arc<Resource>) -> Self {
         Self { kind, resource, old: None, bookmark: None, error: None, encoded: None }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, coop};
 use tokio::time::Instant;
 use tracing::error;
 
@@ -209,6 +209,8 @@ async fn drive<C: Controller>(mut controller: C, entry: Arc<Entry>) {
     let mut again = None;
     loop {
         wait(&entry.wake, again).await;
+        // A controller that wakes itself must not keep others from running.
+        coop::consume_budget().await;
         ctx.take_requeue();
         entry.began();
         let pass = AssertUnwindSafe(controller.reconcile(&ctx)).catch_unwind();

@@ -278,7 +278,12 @@ where
                 request,
             ),
             "/cosi.resource.State/Watch" => stream(move |request| service.watch(request), request),
-            _ => Box::pin(ready(Ok(Status::unimplemented("").into_http()))),
+            path => {
+                let method = path.rsplit('/').next().unwrap_or_default();
+                let name = <Self as NamedService>::NAME;
+                let text = format!("unknown method {method} for service {name}");
+                Box::pin(ready(Ok(Status::unimplemented(text).into_http())))
+            }
         }
     }
 }

@@ -100,6 +100,8 @@ fn close_stdout() {
 /// PID 1 of the fleet.
 fn inner(layout: &Layout, cluster: &Cluster, forwards: Vec<Forward>) -> Result<(), SetupError> {
     signal::set_parent_death_signal(SIGKILL).map_err(SetupError::step("follow the parent"))?;
+    // Two descriptors for each forwarded connection.
+    ichor_sys::credentials::raise_nofile(1 << 20);
     mount::set_propagation(Path::new("/"), Propagation::Private)?;
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::NODEV;
     mount::mount("proc", Path::new("/proc"), "proc", flags, "")?;

@@ -171,8 +171,9 @@ fn init_stays_small() {
     let init = Init::start("brief");
     init.generation(1);
     let footprint = ichor_sys::memory::footprint(init.pid()).unwrap();
-    // A debug build touches more; the image's own budget is measured on the image.
-    assert!(footprint.private <= 2 * 1024 * 1024, "{footprint:?}");
+    // A debug build has several times the relocated constants; the image's own budget is measured live.
+    let limit = if cfg!(debug_assertions) { 6 } else { 2 } * 1024 * 1024;
+    assert!(footprint.private <= limit, "{footprint:?}");
 }
 
 /// Not a test when cargo runs it: init does, in machined's place.

@@ -1,5 +1,6 @@
 //! CPU per call of the gateway and of a tonic server behind it, without a node: `cargo run --profile quick
-//! -p ichor-apid --example load -- [callers] [seconds]`.
+//! -p ichor-apid --example load -- [callers] [seconds]`. With `-- serve talosconfig` it writes that file and
+//! serves, for other clients to measure.
 //!
 //! Each part has a thread of its own, so the kernel's clock of each thread is the part's cost. Read the
 //! figures as trends; a real node is measured by `make bench`.
@@ -32,9 +33,7 @@ use tonic::Status;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {
-    let mut args = std::env::args().skip(1);
-    let callers: usize = args.next().map_or(Ok(64), |text| text.parse())?;
-    let seconds: u64 = args.next().map_or(Ok(4), |text| text.parse())?;
+    let args: Vec<String> = std::env::args().skip(1).collect();
 
     let dir = tempfile::tempdir()?;
     let now = jiff::Timestamp::now();
@@ -66,6 +65,17 @@ fn main() -> Result<(), Failure> {
     }
 
     let admin = authority.issue(&Leaf::client("", ["os:admin"]), now)?;
+    if let [first, path] = args.as_slice()
+        && first == "serve"
+    {
+        std::fs::write(path, talosconfig(&authority, &admin, listen))?;
+        println!("serving on {listen}, process {}", std::process::id());
+        loop {
+            std::thread::park();
+        }
+    }
+    let callers: usize = args.first().map_or(Ok(64), |text| text.parse())?;
+    let seconds: u64 = args.get(1).map_or(Ok(4), |text| text.parse())?;
     let tls = ClientTls::verified(authority.crt_pem(), Some((admin.crt.as_bytes(), admin.key.as_bytes())))?;
     for node in [None, Some(listen.ip().to_string())] {
         let before = (cpu(&machine), cpu(&gateway));
@@ -85,6 +95,16 @@ fn main() -> Result<(), Failure> {
         );
     }
     Ok(())
+}
+
+fn talosconfig(authority: &Authority, admin: &KeyPair, listen: SocketAddr) -> String {
+    use base64::Engine as _;
+    let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    let (ca, crt, key) = (encode(authority.crt_pem()), encode(&admin.crt), encode(&admin.key));
+    format!(
+        "context: load\ncontexts:\n    load:\n        endpoints:\n            - {listen}\n        \
+         ca: {ca}\n        crt: {crt}\n        key: {key}\n"
+    )
 }
 
 fn certificates(

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-use tonic::service::Routes;
 
 use ichor_cosi::{AccessRequest, ReadOnly, State, StateService};
 use ichor_pki::{Role, RoleSet};
@@ -15,6 +14,7 @@ use ichor_resource::secrets::{ApiCertificate, OSRootSecret, TrustdCertificate};
 use ichor_rpc::authorize::{Assign, Authorize};
 use ichor_rpc::peer::PeerIdentity;
 use ichor_rpc::server::{Grpc, Limits, serve_tls, serve_unix};
+use ichor_rpc::services::Services;
 use ichor_rpc::{ServerTls, roles};
 use ichor_wire::cluster::cluster_service_server::ClusterServiceServer;
 use ichor_wire::inspect::inspect_service_server::InspectServiceServer;
@@ -38,23 +38,23 @@ fn is_admin(request: &AccessRequest<'_>) -> bool {
 }
 
 /// All services of a configured node, without any check of roles.
-pub fn routes(node: &Arc<Node>) -> Routes {
+pub fn services(node: &Arc<Node>) -> Services {
     let api = Api::new(Arc::clone(node), ApiMode::Configured);
     let state = StateService::new(node.state.clone(), ReadOnly::new(node.state.clone(), is_admin));
-    Routes::new(MachineServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_MAX))
-        .add_service(TimeServiceServer::new(api.clone()))
-        .add_service(InspectServiceServer::new(api.clone()))
-        .add_service(StorageServiceServer::new(api))
-        .add_service(ClusterServiceServer::new(ClusterApi(Arc::clone(node))))
-        .add_service(state)
-        .prepare()
+    Services::new()
+        .with(MachineServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_MAX))
+        .with(TimeServiceServer::new(api.clone()))
+        .with(InspectServiceServer::new(api.clone()))
+        .with(StorageServiceServer::new(api))
+        .with(ClusterServiceServer::new(ClusterApi(Arc::clone(node))))
+        .with(state)
 }
 
 /// Serves the machine socket until `stop`.
 pub async fn serve_machine(node: Arc<Node>, listener: UnixListener, stop: CancellationToken) {
-    let routes = routes(&node);
+    let services = services(&node);
     serve_unix(listener, Limits::default(), stop, move |peer| {
-        Grpc::new(Authorize::new(CatchPanic(routes.clone())), peer)
+        Grpc::new(Authorize::new(CatchPanic(services.clone())), peer)
     })
     .await;
 }
@@ -67,8 +67,8 @@ pub async fn serve_runtime(
     stop: CancellationToken,
 ) {
     let filter = move |request: &AccessRequest<'_>| check_readable(allowed, request);
-    let routes = Routes::new(StateService::new(state, filter)).prepare();
-    serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(routes.clone(), peer)).await;
+    let services = Services::new().with(StateService::new(state, filter));
+    serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(services.clone(), peer)).await;
 }
 
 /// One thing a daemon may read.
@@ -121,15 +121,13 @@ pub async fn serve_maintenance(
     let config = tls.server_only()?;
     let api = Api::new(Arc::clone(&node), ApiMode::Maintenance);
     let state = StateService::new(node.state.clone(), ReadOnly::new(node.state.clone(), is_admin));
-    let routes = Routes::new(
-        MachineServiceServer::new(api.clone()).max_decoding_message_size(MAINTENANCE_MESSAGE_MAX),
-    )
-    .add_service(StorageServiceServer::new(api))
-    .add_service(state)
-    .prepare();
+    let services = Services::new()
+        .with(MachineServiceServer::new(api.clone()).max_decoding_message_size(MAINTENANCE_MESSAGE_MAX))
+        .with(StorageServiceServer::new(api))
+        .with(state);
     let limits = Limits { drain: std::time::Duration::from_secs(5), ..Limits::default() };
     serve_tls(listener, config, limits, stop, move |peer| {
-        let gate = MaintenanceGate(CatchPanic(routes.clone()));
+        let gate = MaintenanceGate(CatchPanic(services.clone()));
         Grpc::new(Assign::new(gate, maintenance_roles), peer)
     })
     .await;

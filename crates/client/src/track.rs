@@ -15,8 +15,11 @@ const STOP_TASK: &str = "stopAllServices";
 /// The sequence after which the machine comes back.
 const REBOOT_SEQUENCE: &str = "reboot";
 /// Pause before the machine is asked again.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How long one attempt to reach the machine may take.
+const RETRY_PAUSE: Duration = Duration::from_millis(300);
+/// How long the first attempt to reach the machine may take: a machine that is on its way up swallows
+/// connections, and it is up again before such an attempt would end by itself.
+const ATTEMPT_FIRST: Duration = Duration::from_millis(700);
+/// How long later attempts may take, each twice as long as the one before.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a machine that was told to stop must be unreachable to be taken as stopped.
 const GONE_AFTER: Duration = Duration::from_secs(15);
@@ -239,11 +242,13 @@ impl<R: FnMut(&str)> Follower<'_, R> {
     /// Opens the stream again with full history. Nothing when a machine told to stop stays away.
     async fn reopen(&mut self) -> Option<Streaming<Event>> {
         let lost = tokio::time::Instant::now();
+        let mut limit = ATTEMPT_FIRST;
         loop {
             tokio::time::sleep(RETRY_PAUSE).await;
-            if let Ok(Ok(stream)) = tokio::time::timeout(ATTEMPT_TIMEOUT, open(self.client, -1)).await {
+            if let Ok(Ok(stream)) = tokio::time::timeout(limit, open(self.client, -1)).await {
                 return Some(stream);
             }
+            limit = ATTEMPT_TIMEOUT.min(limit * 2);
             self.say("unavailable, retrying...");
             if self.plan.expect == Expect::ServicesStopping && lost.elapsed() > GONE_AFTER {
                 return None;
@@ -254,8 +259,10 @@ impl<R: FnMut(&str)> Follower<'_, R> {
 
     /// Waits until the machine has booted again; the caller's limit ends it.
     async fn post_check(&mut self, before: &str) {
+        let mut limit = ATTEMPT_FIRST;
         loop {
-            let checked = tokio::time::timeout(ATTEMPT_TIMEOUT, boot_id(self.client)).await;
+            let checked = tokio::time::timeout(limit, boot_id(self.client)).await;
+            limit = ATTEMPT_TIMEOUT.min(limit * 2);
             if let Ok(Ok(now)) = checked
                 && now != before
             {

@@ -6,7 +6,7 @@ mod show;
 
 use std::path::PathBuf;
 
-use ichor_provision::{Provider as _, ProvisionError, Store};
+use ichor_provision::{Machine, MachineStatus, Provider as _, ProvisionError, Store};
 use ichor_provision_sandbox::Sandbox;
 
 use crate::failure::{Failure, chain};
@@ -222,5 +222,14 @@ fn start(call: &Call) -> Result<(), Failure> {
     let location = profile::locate_at(call.some_text("talosconfig"))?;
     let (config, _) = profile::open_at(&location)?;
     let access = ready::Access::find(&config, &cluster);
-    block_on(ready::wait(&access, &machines, call.duration("wait-timeout"), &mut progress))
+    let provider = sandbox(call)?;
+    // A machine that was still going down when it was to start has gone down since.
+    let again = |machine: &Machine| {
+        let shown = provider.show(name).ok();
+        let now = shown.as_ref().and_then(|cluster| cluster.machine(&machine.name).ok());
+        if now.is_some_and(|now| now.status == MachineStatus::Stopped) {
+            let _ = provider.start(name, Some(&machine.name));
+        }
+    };
+    block_on(ready::wait(&access, &machines, call.duration("wait-timeout"), &mut progress, again))
 }

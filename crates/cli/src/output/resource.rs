@@ -1,5 +1,6 @@
 //! Resources in every output format.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use ichor_client::resources::yaml_of;
@@ -50,7 +51,7 @@ pub struct Writer {
 }
 
 enum Shape {
-    Table { table: Table, display_type: String, columns: Vec<ichor_jsonpath::Path> },
+    Table { table: Table, display_type: String, columns: Columns },
     Yaml { started: bool },
     Json,
     JsonPath(ichor_jsonpath::Path),
@@ -75,7 +76,14 @@ impl Writer {
                 Shape::Table {
                     table: Table::with_header(header),
                     display_type: definition.display_type.clone(),
-                    columns: columns.collect::<Result<_, _>>()?,
+                    columns: Columns {
+                        keys: definition
+                            .print_columns
+                            .iter()
+                            .map(|column| first_key(&column.json_path))
+                            .collect(),
+                        paths: columns.collect::<Result<_, _>>()?,
+                    },
                 }
             }
             Format::Yaml => Shape::Yaml { started: false },
@@ -129,7 +137,7 @@ fn cells(
     resource: &Resource,
     event: Option<EventType>,
     display_type: &str,
-    columns: &[ichor_jsonpath::Path],
+    columns: &Columns,
 ) -> Result<Vec<String>, Failure> {
     let metadata = resource.metadata.clone().unwrap_or_default();
     let mut cells = vec![node.to_owned()];
@@ -142,18 +150,55 @@ fn cells(
         cells.push(sign.to_owned());
     }
     cells.extend([metadata.namespace, display_type.to_owned(), metadata.id, metadata.version]);
-    if columns.is_empty() {
+    if columns.paths.is_empty() {
         return Ok(cells);
     }
-    let spec = spec_value(resource)?;
-    for column in columns {
-        cells.push(column.text(&spec).unwrap_or_default());
+    let yaml = yaml_of(resource);
+    let needed = match &columns.keys {
+        Some(keys) => only_keys(yaml, keys),
+        None => Cow::Borrowed(yaml),
+    };
+    let spec = json::from_yaml_text(&needed).context("read the resource's spec")?;
+    for path in &columns.paths {
+        cells.push(path.text(&spec).unwrap_or_default());
     }
     Ok(cells)
 }
 
-fn spec_value(resource: &Resource) -> Result<Value, Failure> {
-    json::from_yaml_text(yaml_of(resource)).context("read the resource's spec")
+/// The extra columns of a type.
+struct Columns {
+    paths: Vec<ichor_jsonpath::Path>,
+    /// The keys of the spec they look at, when that can be told; the rest need not be read then.
+    keys: Option<Vec<String>>,
+}
+
+/// The key a simple path such as `{.key.more}` starts with.
+fn first_key(expression: &str) -> Option<String> {
+    let inner = expression.strip_prefix("{.")?.strip_suffix('}')?;
+    let end = inner.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(inner.len());
+    let simple = end > 0 && !inner.contains(['{', '$', '@', '*', '\\']) && !inner.contains("..");
+    simple.then(|| inner[..end].to_owned())
+}
+
+/// The lines of a mapping that belong to `keys`. Everything below a key is indented, so a key is a line that
+/// is not.
+fn only_keys<'a>(yaml: &'a str, keys: &[String]) -> Cow<'a, str> {
+    let plain_key = |line: &str| line.starts_with(|c: char| c.is_ascii_alphabetic()) && line.contains(':');
+    if !yaml.lines().next().is_some_and(plain_key) {
+        return Cow::Borrowed(yaml);
+    }
+    let mut kept = String::new();
+    let mut keep = false;
+    for line in yaml.split_inclusive('\n') {
+        if !line.starts_with([' ', '\n']) {
+            let key = line.split(':').next().unwrap_or_default();
+            keep = keys.iter().any(|wanted| wanted == key);
+        }
+        if keep {
+            kept.push_str(line);
+        }
+    }
+    Cow::Owned(kept)
 }
 
 /// The object behind JSON output and paths.
@@ -265,4 +310,123 @@ fn scalar(text: &str) -> String {
         return text.to_owned();
     }
     ichor_yaml::emit(&ichor_yaml::Node::string(text)).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use ichor_wire::cosi::resource::Spec;
+
+    use super::*;
+
+    fn resource(yaml: &str) -> Resource {
+        let metadata =
+            Metadata { id: "x".into(), version: "1".into(), phase: "running".into(), ..Metadata::default() };
+        let spec = Spec { yaml_spec: yaml.into(), ..Spec::default() };
+        Resource { metadata: Some(metadata), spec: Some(spec) }
+    }
+
+    #[track_caller]
+    fn spec_lines(yaml: &str, expect: expect_test::Expect) {
+        let text = super::yaml("n", &resource(yaml), None);
+        expect.assert_eq(&text[text.find("spec:").unwrap()..]);
+    }
+
+    #[test]
+    fn a_spec_stands_below_its_key_or_behind_it() {
+        spec_lines(
+            "a: 1\nb:\n    - c\n",
+            expect_test::expect![[r#"
+            spec:
+                a: 1
+                b:
+                    - c
+        "#]],
+        );
+        spec_lines(
+            "{}\n",
+            expect_test::expect![[r#"
+            spec: {}
+        "#]],
+        );
+        spec_lines(
+            "controlplane\n",
+            expect_test::expect![[r#"
+            spec: controlplane
+        "#]],
+        );
+        spec_lines(
+            "|\n    version: v1alpha1\n    machine: {}\n",
+            expect_test::expect![[r#"
+            spec: |
+                version: v1alpha1
+                machine: {}
+        "#]],
+        );
+        spec_lines(
+            "\"quoted: text\"\n",
+            expect_test::expect![[r#"
+            spec: "quoted: text"
+        "#]],
+        );
+        spec_lines(
+            "text: |-\n    a\n\n    b\n",
+            expect_test::expect![[r#"
+            spec:
+                text: |-
+                    a
+
+                    b
+        "#]],
+        );
+    }
+
+    #[test]
+    fn metadata_is_quoted_where_it_must_be() {
+        let mut found = resource("{}\n");
+        let metadata = found.metadata.as_mut().unwrap();
+        metadata.id = "10.5.0.2/24".into();
+        metadata.namespace = "true".into();
+        metadata.labels.insert("b".into(), String::new());
+        metadata.labels.insert("a".into(), "1".into());
+        metadata.finalizers = vec!["network.X".into()];
+        expect_test::expect![[r#"
+            node: 10.5.0.2
+            event: updated
+            metadata:
+                namespace: "true"
+                type: ""
+                id: 10.5.0.2/24
+                version: 1
+                owner:
+                phase: running
+                created: 1970-01-01T00:00:00Z
+                updated: 1970-01-01T00:00:00Z
+                labels:
+                    a: "1"
+                    b: ""
+                finalizers:
+                    - network.X
+            spec: {}
+        "#]]
+        .assert_eq(&super::yaml("10.5.0.2", &found, Some(EventType::Updated)));
+    }
+
+    #[test]
+    fn only_the_keys_of_the_columns_are_read() {
+        for (expression, key) in [
+            ("{.hostname}", Some("hostname")),
+            ("{.status.ready}", Some("status")),
+            ("{.aliases[:]}", Some("aliases")),
+            ("{.*}", None),
+            ("{range .items[*]}{.a}{end}", None),
+            ("x{.a}", None),
+            ("{..a}", None),
+        ] {
+            assert_eq!(first_key(expression).as_deref(), key, "{expression}");
+        }
+        let yaml = "a: 1\nb:\n    - x: |\n        a: 2\n\n        y\nc: 3\n";
+        assert_eq!(only_keys(yaml, &["b".to_owned()]), "b:\n    - x: |\n        a: 2\n\n        y\n");
+        assert_eq!(only_keys(yaml, &["a".to_owned(), "c".to_owned()]), "a: 1\nc: 3\n");
+        assert_eq!(only_keys("[1, 2]\n", &["a".to_owned()]), "[1, 2]\n");
+    }
 }

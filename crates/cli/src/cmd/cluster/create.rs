@@ -121,7 +121,7 @@ fn run(call: &Call) -> Result<(), Failure> {
     if call.on("wait") {
         let access = if inject { ready::Access::Configured(client) } else { ready::Access::Maintenance };
         let limit = call.duration("wait-timeout");
-        block_on(ready::wait(&access, &cluster.machines, limit, &mut progress))?;
+        block_on(ready::wait(&access, &cluster.machines, limit, &mut progress, |_| {}))?;
     }
     progress.done();
     let cluster = provider.show(&cluster.name).unwrap_or(cluster);

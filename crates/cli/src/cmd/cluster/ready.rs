@@ -15,8 +15,10 @@ use crate::term::Progress;
 
 /// Between two questions; a machine boots in a tenth of a second.
 const PAUSE: Duration = Duration::from_millis(20);
-/// One question.
-const ASK_TIMEOUT: Duration = Duration::from_secs(3);
+/// The first question: a machine without a network yet swallows it, and has one before an answer could come.
+const ASK_FIRST: Duration = Duration::from_millis(200);
+/// Later questions, each half as long again as the one before.
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How the machines are reached.
 pub enum Access {
@@ -41,19 +43,22 @@ impl Access {
     }
 }
 
-/// Waits for every machine in turn; they all boot at the same time.
+/// Waits for every machine in turn; they all boot at the same time. `silent` hears of a machine that does
+/// not answer.
 pub async fn wait(
     access: &Access,
     machines: &[Machine],
     limit: Duration,
     progress: &mut Progress,
+    mut silent: impl FnMut(&Machine),
 ) -> Result<(), Failure> {
     let deadline = Instant::now() + limit;
     for machine in machines {
         progress.step(format!("waiting for {} ({})", machine.name, machine.address));
+        let client = client(access, machine)?;
+        let mut patience = ASK_FIRST;
         loop {
-            let client = client(access, machine)?;
-            let last = match timeout(ASK_TIMEOUT, ask(access, &client, machine)).await {
+            let last = match timeout(patience, ask(access, &client, machine)).await {
                 Ok(State::Ready) => break,
                 Ok(State::Waiting(text)) => text,
                 Err(_) => String::from("no answer in time"),
@@ -69,6 +74,11 @@ pub async fn wait(
                 .hint("the machine goes on; look at it with `ichorctl cluster show` and `ichorctl dmesg`"));
             }
             progress.tick(&last);
+            if patience == ASK_TIMEOUT {
+                silent(machine);
+            }
+            patience = ASK_TIMEOUT.min(patience * 3 / 2);
+            client.reset().await;
             sleep(PAUSE).await;
         }
     }

@@ -17,6 +17,8 @@ pub const CONNECTION_WINDOW: u32 = 16_777_216;
 pub const STREAMS_MAX: u32 = 4096;
 /// All headers of a request: eight hundred targets in `nodes` still fit.
 const HEADER_LIST_MAX: u32 = 64 * 1024;
+/// All headers of a reply: the text of an error may be a whole list of what is wrong with a configuration.
+const REPLY_HEADER_LIST_MAX: u32 = 1024 * 1024;
 /// A peer that does not answer a ping for this long, once a minute, is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
@@ -50,7 +52,7 @@ pub(crate) fn client() -> client::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_header_list_size(HEADER_LIST_MAX)
+        .max_header_list_size(REPLY_HEADER_LIST_MAX)
         // What a peer is taken to allow before its settings arrive; our servers allow this much.
         .initial_max_send_streams(STREAMS_MAX as usize);
     builder

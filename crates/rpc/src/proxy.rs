@@ -184,7 +184,7 @@ impl ProxyConnection {
         target: String,
         mut request: Request<Incoming>,
     ) -> Result<Response<ReplyBody>, Status> {
-        let upstream = self.upstreams()?.get(&target)?;
+        let upstream = self.upstreams()?.get(&target, request.uri().path())?;
         let from = proxied_from(request.uri());
         strip(request.headers_mut(), from);
         *request.uri_mut() = upstream.uri(request.uri())?;

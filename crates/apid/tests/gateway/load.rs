@@ -64,19 +64,25 @@ async fn a_client_that_reads_nothing_stalls_only_itself() {
 }
 
 #[tokio::test]
-async fn a_few_stalled_streams_between_nodes_leave_room() {
+async fn streams_that_nobody_reads_between_nodes_leave_calls_alone() {
     let cluster = Cluster::new();
     let (_one, two) = (cluster.node(1), cluster.node(2));
     let target = cluster.address(2).to_string();
     let pairs = [("node", target.as_str())];
     let mut idle = cluster.client(1, &["os:admin"]);
     let mut other = cluster.client(1, &["os:admin"]);
-    let stalled = stall(&two, &mut idle, 8, &pairs).await;
+    // A few leave room for other streams; too many for that still leave room for calls.
+    let few = stall(&two, &mut idle, 8, &pairs).await;
+    let logs = other.logs(with(api::LogsRequest::default(), &pairs));
+    let mut logs =
+        timeout(Duration::from_secs(3), logs).await.expect("in time").expect("stream").into_inner();
+    timeout(Duration::from_secs(3), logs.message()).await.expect("in time").expect("message");
+    let many = stall(&two, &mut idle, 80, &pairs).await;
     let call = other.version(with((), &pairs));
     timeout(Duration::from_secs(3), call).await.expect("in time").expect("answer");
-    let many = other.version(with((), &[("nodes", target.as_str())]));
-    timeout(Duration::from_secs(3), many).await.expect("in time").expect("answer");
-    drop(stalled);
+    let merged = other.version(with((), &[("nodes", target.as_str())]));
+    timeout(Duration::from_secs(3), merged).await.expect("in time").expect("answer");
+    drop((few, many));
 }
 
 #[tokio::test]

@@ -73,6 +73,20 @@ async fn streams_and_their_ends_pass_through() {
 }
 
 #[tokio::test]
+async fn long_errors_arrive_whole() {
+    let cluster = Cluster::new();
+    let _node = cluster.node(1);
+    let target = cluster.address(1).to_string();
+    let mut client = cluster.client(1, &["os:admin"]);
+    for pairs in [&[][..], &[("node", target.as_str())]] {
+        let request = with(api::ApplyConfigurationRequest::default(), pairs);
+        let status = client.apply_configuration(request).await.expect_err("refused");
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert_eq!(status.message().len(), 20_000 * "line wrong\n".len());
+    }
+}
+
+#[tokio::test]
 async fn uploads_pass_through() {
     let cluster = Cluster::new();
     let _node = cluster.node(1);

@@ -392,6 +392,8 @@ async fn answer(
             let metadata = Some(ichor_wire::common::Metadata { error, ..Default::default() });
             one(&api::EtcdRecoverResponse { messages: vec![api::EtcdRecover { metadata }] })
         }
+        // An error with a lot to say.
+        "ApplyConfiguration" => Status::invalid_argument("line wrong\n".repeat(20_000)).into_http(),
         "Read" => Status::not_found("no such file").into_http(),
         "Logs" => {
             let lines = (0..3).map(move |line| data(format!("{name} line {line}\n").into()));

@@ -37,7 +37,7 @@ pub(super) async fn call(
     for target in targets {
         let (feed, fed) = mpsc::channel(REQUEST_QUEUE);
         feeds.push(feed);
-        let upstream = upstreams.get(&target)?;
+        let upstream = upstreams.get(&target, &path)?;
         let mut headers = head.headers.clone();
         strip(&mut headers, proxied_from(&head.uri));
         // Replies are opened to be named; nodes must not compress them.

@@ -1,4 +1,7 @@
-//! Connections to other nodes: one per target, shared by all clients, closed when idle.
+//! Connections to other nodes: two per target, shared by all clients, closed when idle.
+//!
+//! Streams have a connection of their own: those that nobody reads can use up its window, and calls that
+//! reply once must get through all the same.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,9 +13,11 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::uri_for;
+use crate::authorize;
 use crate::body::{ReplyBody, RequestBody, Running};
 use crate::channel::Channel;
 use crate::dial::{Dialer, Endpoint};
+use crate::route::is_streamed;
 use crate::tls::ClientTls;
 
 /// A connection without calls is closed after this long.
@@ -26,7 +31,13 @@ const TARGETS_MAX: usize = 4096;
 pub(super) struct Upstreams {
     tls: ClientTls,
     port: u16,
-    by_target: Mutex<HashMap<String, Upstream>>,
+    by_target: Mutex<HashMap<String, Lanes>>,
+}
+
+/// The connections to one target.
+struct Lanes {
+    calls: Upstream,
+    streams: Upstream,
 }
 
 /// The connection to one target.
@@ -47,34 +58,37 @@ impl Upstreams {
         Self { tls, port, by_target: Mutex::default() }
     }
 
-    /// The connection to `target`, which may not be made yet.
-    pub(super) fn get(&self, target: &str) -> Result<Upstream, Status> {
+    /// The connection to `target` for calls of `path`, which may not be made yet.
+    pub(super) fn get(&self, target: &str, path: &str) -> Result<Upstream, Status> {
         let mut by_target = self.by_target.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = by_target.get(target) {
-            found.use_count.touch();
-            return Ok(found.clone());
-        }
-        if by_target.len() >= TARGETS_MAX {
+        if !by_target.contains_key(target) && by_target.len() >= TARGETS_MAX {
             return Err(Status::resource_exhausted("too many targets"));
         }
+        let lanes = by_target
+            .entry(target.to_owned())
+            .or_insert_with(|| Lanes { calls: self.upstream(target), streams: self.upstream(target) });
+        let upstream = if replies_once(path) { &lanes.calls } else { &lanes.streams };
+        upstream.use_count.touch();
+        Ok(upstream.clone())
+    }
+
+    fn upstream(&self, target: &str) -> Upstream {
         let endpoint = Endpoint::new(target, self.port);
         let channel = Channel::new(Dialer::tls([endpoint.clone()], self.tls.clone()));
         let use_count = Arc::new(Use { running: Arc::default(), last: Mutex::new(Instant::now()) });
-        let fresh = Upstream { channel, endpoint, use_count };
-        by_target.insert(target.to_owned(), fresh.clone());
-        Ok(fresh)
+        Upstream { channel, endpoint, use_count }
     }
 
     /// Drops the connections that have been idle for too long; they close when the last handle is gone.
     pub(super) fn sweep(&self) {
         let mut by_target = self.by_target.lock().unwrap_or_else(PoisonError::into_inner);
-        by_target.retain(|_, upstream| !upstream.use_count.is_idle());
+        by_target.retain(|_, lanes| !lanes.calls.use_count.is_idle() || !lanes.streams.use_count.is_idle());
     }
 
     /// Lets running calls end, for a while.
     pub(super) fn retire(&self) {
         let mut by_target = self.by_target.lock().unwrap_or_else(PoisonError::into_inner);
-        for (_, upstream) in by_target.drain() {
+        for upstream in by_target.drain().flat_map(|(_, lanes)| [lanes.calls, lanes.streams]) {
             if upstream.use_count.running.load(Relaxed) == 0 {
                 continue;
             }
@@ -84,6 +98,12 @@ impl Upstreams {
             });
         }
     }
+}
+
+/// Whether a call has a single, bounded reply. An unknown path may be anything, so it does not count.
+fn replies_once(path: &str) -> bool {
+    let is_state_stream = matches!(path, "/cosi.resource.State/List" | "/cosi.resource.State/Watch");
+    !is_streamed(path) && !is_state_stream && authorize::rule(path).is_some()
 }
 
 impl Use {

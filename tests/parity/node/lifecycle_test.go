@@ -140,10 +140,14 @@ func TestAWorkerRebootsAndKeepsItsConfiguration(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	err = c.EventsWatch(ctx, func(events <-chan client.Event) {
+	// The client's watch ends with its context, not with the function that reads it.
+	watching, seen := context.WithCancel(ctx)
+	defer seen()
+	err = c.EventsWatch(watching, func(events <-chan client.Event) {
 		for event := range events {
 			status, ok := event.Payload.(*machine.MachineStatusEvent)
 			if ok && status.GetStage() == machine.MachineStatusEvent_RUNNING && status.GetStatus().GetReady() {
+				seen()
 				return
 			}
 		}

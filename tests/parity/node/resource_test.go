@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -110,7 +111,8 @@ func TestSecretsAreForAdministratorsAndWritesForNobody(t *testing.T) {
 		t.Errorf("root secrets for an administrator: %v", err)
 	}
 	err := c.COSI.Create(ctx, network.NewHostnameSpec(network.NamespaceName, "x"))
-	if status.Code(err) != codes.PermissionDenied {
+	// The client wraps this one so that only its text tells the code.
+	if err == nil || !strings.Contains(err.Error(), "code = PermissionDenied") {
 		t.Errorf("create: %v", err)
 	}
 	_, err = c.COSI.Get(ctx, resource.NewMetadata("network", "NoSuchTypes.net.talos.dev", "x", resource.VersionUndefined))

@@ -73,7 +73,9 @@ fn annotate_object(node: &mut Node, info: &'static ObjectInfo, mode: CommentMode
         if matches!(mode, CommentMode::Docs | CommentMode::All) {
             let text = field.summary();
             let comments = key.comments.get_or_insert_default();
-            if value.as_scalar().is_some() { comments.line = text } else { comments.head = text }
+            // Behind the last line of a block a comment would be part of the text.
+            let one_line = value.as_str().is_some_and(|text| !text.contains('\n'));
+            if one_line { comments.line = text } else { comments.head = text }
         }
     }
     if matches!(mode, CommentMode::Examples | CommentMode::All) {

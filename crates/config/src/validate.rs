@@ -6,6 +6,7 @@ mod labels;
 mod machine;
 mod network;
 mod text;
+mod volumes;
 
 use crate::{
     diagnostic::{Diagnostic, Diagnostics, Severity, Stage},

@@ -6,6 +6,7 @@ mod size;
 mod text;
 mod url;
 
+pub(crate) use bytes::base64_error;
 pub use bytes::{Base64, PemBytes, PemCert, PemKey, PemPair, REDACTED};
 pub use network::{Addr, AddrPort, PortRange, Prefix, RoutingTable};
 pub use size::{ByteSize, DiskSize, Size, SizeMatcher, SizeOperator};

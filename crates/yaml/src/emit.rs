@@ -1,8 +1,8 @@
 //! From trees to text, with the look of the Go encoder.
 
 use crate::{
+    look::{Look, is_printable, string_style},
     node::{Node, Scalar, Style, Value},
-    resolve::{Resolved, is_base60, is_old_bool, resolve},
 };
 
 /// How the text is laid out.
@@ -112,11 +112,14 @@ impl Emitter {
                     Place::SeqItem => indent + 2,
                 };
                 for (i, (key, value)) in entries.iter().enumerate() {
-                    if let Some(comments) = &key.comments {
-                        self.comment_lines(&comments.head, column);
-                    }
+                    let head = key.comments.as_ref().map_or("", |comments| comments.head.as_str());
                     if i > 0 || place != Place::SeqItem {
+                        self.comment_lines(head, column);
                         self.new_line(column);
+                    } else if !head.is_empty() {
+                        // Right behind the dash; the key follows below it.
+                        self.comment_body(head, column, 0);
+                        self.pad(column);
                     }
                     self.key(key, column);
                     self.node(value, column, Place::MapValue);
@@ -178,12 +181,17 @@ impl Emitter {
             return;
         }
         self.end_line();
-        for line in text.lines() {
+        self.comment_body(text, column, column);
+    }
+
+    /// Writes comment lines; the first one starts at a column of its own.
+    fn comment_body(&mut self, text: &str, column: usize, first: usize) {
+        for (i, line) in text.lines().enumerate() {
             if line.is_empty() {
                 self.out.push('\n');
                 continue;
             }
-            self.pad(column);
+            self.pad(if i == 0 { first } else { column });
             self.out.push_str(if line.starts_with(' ') { "#" } else { "# " });
             self.out.push_str(line);
             self.out.push('\n');
@@ -197,7 +205,10 @@ impl Emitter {
             self.out.push_str(" # ");
             self.out.push_str(&comments.line);
         }
-        self.comment_lines(&comments.foot, column);
+        // A blank line behind a block that keeps its line breaks would become part of it.
+        let foot = comments.foot.as_str();
+        let foot = if self.out.ends_with("\n\n") { foot.trim_start_matches('\n') } else { foot };
+        self.comment_lines(foot, column);
     }
 
     fn scalar(&mut self, scalar: &Scalar, body: usize, is_key: bool) {
@@ -277,75 +288,6 @@ impl Emitter {
             self.out.push_str(line);
         }
     }
-}
-
-/// The style of a string whose author did not choose one.
-fn string_style(text: &str) -> Style {
-    if text.contains('\n') {
-        let worth_a_block = text.len() >= 2 && text.chars().any(|c| !c.is_whitespace());
-        return if worth_a_block { Style::Literal } else { Style::DoubleQuoted };
-    }
-    let stays_string = resolve(text) == Resolved::Str && !is_base60(text) && !is_old_bool(text);
-    if stays_string { Style::Plain } else { Style::DoubleQuoted }
-}
-
-/// Which styles a text can be written in.
-struct Look {
-    plain: bool,
-    single_quoted: bool,
-    block: bool,
-    line_breaks: bool,
-}
-
-impl Look {
-    fn of(text: &str) -> Self {
-        if text.is_empty() {
-            return Self { plain: true, single_quoted: true, block: false, line_breaks: false };
-        }
-        let mut indicators = text.starts_with("---") || text.starts_with("...");
-        let (mut breaks, mut special, mut tabs) = (false, false, false);
-        let (mut break_space, mut space_break) = (false, false);
-        let mut previous: Option<char> = None;
-        let mut chars = text.chars().peekable();
-        while let Some(c) = chars.next() {
-            let blank_next = chars.peek().is_none_or(|next| matches!(next, ' ' | '\t'));
-            indicators |= match (previous, c) {
-                (None, '#' | ',' | '[' | ']' | '{' | '}' | '&' | '*' | '!' | '|' | '>') => true,
-                (None, '\'' | '"' | '%' | '@' | '`') => true,
-                (None, '?' | ':' | '-') => blank_next,
-                (Some(_), ':') => blank_next,
-                (Some(before), '#') => matches!(before, ' ' | '\t') || is_break(before),
-                _ => false,
-            };
-            tabs |= c == '\t';
-            special |= c != '\t' && !is_printable(c) && c != '\n';
-            if c == ' ' && previous.is_some_and(is_break) {
-                break_space = true;
-            }
-            if is_break(c) {
-                breaks = true;
-                space_break |= previous == Some(' ');
-            }
-            previous = Some(c);
-        }
-        let edge = |c: Option<char>| c.is_some_and(|c| c == ' ' || is_break(c));
-        let loose = edge(text.chars().next()) || edge(text.chars().next_back());
-        Self {
-            plain: !(loose || break_space || space_break || tabs || special || breaks || indicators),
-            single_quoted: !(break_space || space_break || tabs || special),
-            block: !(text.ends_with(' ') || space_break || special),
-            line_breaks: breaks,
-        }
-    }
-}
-
-fn is_break(c: char) -> bool {
-    matches!(c, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
-}
-
-/// What may stand in a text without an escape; characters beyond the first plane may not.
-fn is_printable(c: char) -> bool {
-    matches!(c, ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}')
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 mod emit;
 mod error;
+mod look;
 mod node;
 mod parse;
 pub mod resolve;

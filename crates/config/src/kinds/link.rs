@@ -240,7 +240,7 @@ section! {
 
 choices! {
     /// What wakes a machine over the network.
-    pub enum WolMode {
+    pub enum WOLMode {
         Phy = "phy",
         Unicast = "unicast",
         Multicast = "multicast",
@@ -265,7 +265,7 @@ section! {
         /// Numbers of channels.
         "channels" => channels: Option<EthernetChannels>,
         /// What wakes the machine; an empty list turns it off.
-        "wakeOnLan" => wake_on_lan: List<WolMode>,
+        "wakeOnLan" => wake_on_lan: List<WOLMode>,
     }
 }
 

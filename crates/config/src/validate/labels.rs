@@ -47,7 +47,8 @@ pub(super) fn check_taints(report: &mut Report<'_>, path: &Path, taints: &Map<St
             })
             .and_then(|()| value.map_or(Ok(()), label_value));
         if let Err(error) = checked {
-            let help = crate::suggest::did_you_mean(effect, EFFECTS.into_iter());
+            let known = EFFECTS.contains(&effect);
+            let help = crate::suggest::did_you_mean(effect, EFFECTS.into_iter()).filter(|_| !known);
             report.error_with_help(&path.key(key), format!("invalid machine node taints: {error}"), help);
         }
     }

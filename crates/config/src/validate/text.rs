@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use ipnet::IpNet;
 
-use crate::values::Url;
+use crate::values::{Url, base64_error};
 
 /// Checks a URL that names a host, the way control plane endpoints are checked.
 pub fn check_endpoint(text: &str) -> Result<(), String> {
@@ -42,7 +42,7 @@ pub(super) fn check_cidr(text: &str) -> Result<(), String> {
 /// Checks a WireGuard key: base64 of 32 bytes.
 pub(super) fn check_wireguard_key(key: &str) -> Result<(), String> {
     match STANDARD.decode(key) {
-        Err(error) => Err(format!("illegal base64 data: {}", error.to_string().to_lowercase())),
+        Err(error) => Err(base64_error(key.len(), &error)),
         Ok(raw) if raw.len() != 32 => Err(format!("wrong key {key:?} length: {}", raw.len())),
         Ok(_) => Ok(()),
     }

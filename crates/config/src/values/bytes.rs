@@ -15,12 +15,23 @@ fn decode_text(node: &Node, decoder: &mut Decoder) -> Vec<u8> {
     match STANDARD.decode(compact.as_bytes()) {
         Ok(bytes) => bytes,
         Err(error) => {
-            let message = format!("illegal base64 data: {}", error.to_string().to_lowercase());
+            let message = base64_error(compact.len(), &error);
             let help = "write the base64 of the whole PEM text, standard alphabet, with padding";
             decoder.problem(node.span, message, Some(help.to_owned()));
             Vec::new()
         }
     }
+}
+
+/// What is wrong with base64 text, by the first byte that does not fit.
+pub(crate) fn base64_error(length: usize, error: &base64::DecodeError) -> String {
+    let offset = match error {
+        base64::DecodeError::InvalidByte(offset, _) | base64::DecodeError::InvalidLastSymbol(offset, _) => {
+            *offset
+        }
+        base64::DecodeError::InvalidLength(_) | base64::DecodeError::InvalidPadding => length / 4 * 4,
+    };
+    format!("illegal base64 data at input byte {offset}")
 }
 
 /// Optional bytes; a patch replaces them when it has some.

@@ -84,9 +84,8 @@ impl Size {
         let number = text.strip_suffix('%').ok_or("percentage must end with '%'")?;
         let percent: i64 = number.parse().map_err(|_| format!("invalid percentage {text:?}"))?;
         match u64::try_from(percent) {
-            Err(_) => Err("percentage must be a positive value".to_owned()),
-            Ok(percent) if percent > 100 => Err("percentage must be between 0 and 100".to_owned()),
-            Ok(percent) => Ok(Self::Percent { percent, text: text.to_owned() }),
+            Ok(percent @ 0..=100) => Ok(Self::Percent { percent, text: text.to_owned() }),
+            _ => Err(format!("percentage must be between 0 and 100, got {percent}")),
         }
     }
 

@@ -1,0 +1,111 @@
+//! Properties that hold for any configuration: reading what was written, and patches from differences.
+
+#[path = "../examples/support/random.rs"]
+mod random;
+
+use ichor_config::{
+    CommentMode, Documents,
+    patch::{self, StrategicPatch, derive},
+};
+use random::Random;
+
+/// Signs that mean something in YAML.
+const SIGNS: &[u8] = b" \t\n:-[]{}&*!|>'\"%@`,#";
+/// Streams per property; each is small.
+const ROUNDS: usize = 300;
+
+fn streams(seed: u64) -> impl Iterator<Item = Documents> {
+    let mut random = Random::new(seed);
+    std::iter::repeat_with(move || random::documents(&mut random)).take(ROUNDS)
+}
+
+#[test]
+fn what_is_written_reads_back_the_same() {
+    for (round, documents) in streams(11).enumerate() {
+        let text = documents.encode(CommentMode::None);
+        let back =
+            Documents::load(text.as_bytes()).unwrap_or_else(|error| panic!("round {round}: {error}\n{text}"));
+        assert_eq!(back.encode(CommentMode::None), text, "round {round}");
+        let commented = documents.encode(CommentMode::All);
+        let back = Documents::load(commented.as_bytes())
+            .unwrap_or_else(|error| panic!("round {round}: {}\n{commented}", error.render("x", &commented)));
+        let difference = ichor_config::diff::diff_text(&back.encode(CommentMode::None), &text);
+        assert!(difference.is_empty(), "round {round}, commented\n{difference}");
+    }
+}
+
+#[test]
+fn a_derived_patch_leads_from_one_to_the_other() {
+    let all: Vec<Documents> = streams(12).collect();
+    for (round, pair) in all.windows(2).enumerate() {
+        let [old, new] = pair else { continue };
+        // Deleting the root document is not possible; such pairs have no patch.
+        if old.root().is_some() && new.root().is_none() {
+            continue;
+        }
+        let patches = derive(old, new);
+        assert!(patches.len() <= 2, "round {round}");
+        let mut result = old.clone();
+        for text in &patches {
+            let patch = StrategicPatch::load(text.as_bytes())
+                .unwrap_or_else(|error| panic!("round {round}: {error}\n{text}"));
+            result = patch.apply(result).unwrap_or_else(|error| panic!("round {round}: {error}\n{text}"));
+        }
+        let sorted = |documents: &Documents| {
+            let mut texts: Vec<String> =
+                documents.iter().map(|document| ichor_yaml::emit(&document.encode())).collect();
+            texts.sort();
+            texts.join("---\n")
+        };
+        let difference = ichor_config::diff::diff_text(&sorted(&result), &sorted(new));
+        assert!(difference.is_empty(), "round {round}\n{difference}\n{}", patches.join("=====\n"));
+    }
+}
+
+#[test]
+fn no_difference_makes_no_patch() {
+    for documents in streams(13) {
+        assert!(derive(&documents, &documents).is_empty());
+    }
+}
+
+#[test]
+fn merging_nothing_changes_nothing() {
+    for documents in streams(14) {
+        let Some(root) = documents.root() else { continue };
+        let patch = patch::Patch::load(b"machine: {}\n").unwrap();
+        let text = documents.encode(CommentMode::None);
+        let merged = patch::apply_to_bytes(text.as_bytes(), &[patch]).unwrap();
+        if root.machine.is_some() {
+            assert_eq!(String::from_utf8(merged).unwrap(), text);
+        }
+    }
+}
+
+#[test]
+fn damaged_texts_are_refused_or_read_but_never_panic() {
+    let mut random = Random::new(15);
+    for documents in streams(16) {
+        let mut bytes = documents.encode(CommentMode::None).into_bytes();
+        for _ in 0..8 {
+            let at = random.below(bytes.len().max(1) as u64) as usize;
+            match random.below(4) {
+                _ if bytes.is_empty() => bytes.push(b'a'),
+                0 => bytes[at] = random.below(256) as u8,
+                1 => bytes.insert(at, SIGNS[random.below(SIGNS.len() as u64) as usize]),
+                2 => {
+                    bytes.remove(at);
+                }
+                // Rarely, since little is left to damage afterwards.
+                _ if random.below(8) == 0 => bytes.truncate(at.max(1)),
+                _ => bytes.push(b'\n'),
+            }
+        }
+        if let Ok(loaded) = Documents::load(&bytes) {
+            let _ = loaded.validate(ichor_config::Mode::METAL);
+            let _ = loaded.encode(CommentMode::All);
+        }
+        let _ =
+            patch::Patch::load(&bytes).map(|patch| patch::apply_to_bytes(b"machine: {}\n", &[patch]).is_ok());
+    }
+}

@@ -5,9 +5,10 @@ use std::io;
 use std::process::ExitCode;
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::{Level, error};
+use tracing::{Level, error, warn};
 
 /// Runs `work` on a single thread until it ends; SIGTERM and SIGINT cancel the token it is given.
 pub fn run<W, F, E>(work: W) -> ExitCode
@@ -17,6 +18,7 @@ where
     E: std::error::Error + 'static,
 {
     log_to_stderr();
+    raise_descriptor_limit();
     ichor_pki::install_provider();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -37,6 +39,19 @@ where
         Err(error) => {
             error!(error = %crate::status::chain(&error), "giving up");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Two descriptors for every client: the usual limit of 1024 would be met before our own bounds are.
+fn raise_descriptor_limit() {
+    const WANTED: u64 = 65_536;
+    let limit = getrlimit(Resource::Nofile);
+    let allowed = limit.maximum.map_or(WANTED, |maximum| maximum.min(WANTED));
+    if limit.current.is_some_and(|current| current < allowed) {
+        let raised = Rlimit { current: Some(allowed), maximum: limit.maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            warn!(%error, "limit on open files not raised");
         }
     }
 }
@@ -68,4 +83,22 @@ fn log_to_stderr() {
         .with_target(false)
         .with_max_level(Level::INFO)
         .try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_tells_how_the_work_ended() {
+        let show = |code: ExitCode| format!("{code:?}");
+        let well = run(|stop| async move {
+            assert!(!stop.is_cancelled());
+            assert!(getrlimit(Resource::Nofile).current.is_none_or(|current| current >= 1024));
+            Ok::<(), io::Error>(())
+        });
+        assert_eq!(show(well), show(ExitCode::SUCCESS));
+        let badly = run(|_| async { Err(io::Error::other("no")) });
+        assert_eq!(show(badly), show(ExitCode::FAILURE));
+    }
 }

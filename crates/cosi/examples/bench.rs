@@ -16,6 +16,7 @@ use ichor_cosi::{
 };
 use ichor_resource::{Id, Resource};
 use ichor_testkit::{A, B};
+use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 
 const RUNS: usize = 7;
@@ -30,17 +31,36 @@ const PASSES: usize = 1_000;
 type Outcome<T> = Result<T, StateError>;
 
 fn main() -> Outcome<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    match runtime {
-        Ok(runtime) => runtime.block_on(async {
-            // On a worker, as everything in the node is: a wake-up from outside costs the
-            // unparking of a thread, and that would be all one sees.
-            match tokio::spawn(waiting()).await {
-                Ok(outcome) => outcome,
-                Err(error) => Err(StateError::Edit(error.to_string())),
-            }
-        }),
-        Err(error) => Err(StateError::Edit(error.to_string())),
+    let what = std::env::args().nth(1);
+    match what.as_deref() {
+        Some("kind") => return api().block_on(weigh(kind)),
+        Some("one") => return api().block_on(weigh(one)),
+        _ => {}
+    }
+    store()?;
+    api().block_on(async {
+        fan_out("fanout-1000", kind).await?;
+        fan_out("fanout-1000-one-id", one).await?;
+        burst(kind).await
+    })?;
+    print("watcher-bytes", weigh_apart("kind"), "bytes");
+    print("watcher-one-id-bytes", weigh_apart("one"), "bytes");
+    // On a worker, as all controllers are: a wake-up from outside costs the unparking of a thread,
+    // and that would be all one sees.
+    let controllers = started(Builder::new_multi_thread().worker_threads(2));
+    let measured = controllers.block_on(async { tokio::spawn(controller()).await });
+    measured.map_err(|error| StateError::Edit(error.to_string()))?
+}
+
+/// Watches are served by one thread, as in the node.
+fn api() -> tokio::runtime::Runtime {
+    started(&mut Builder::new_current_thread())
+}
+
+fn started(builder: &mut Builder) -> tokio::runtime::Runtime {
+    match builder.enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => panic!("no runtime: {error}"),
     }
 }
 
@@ -180,22 +200,6 @@ fn one(state: &State) -> Outcome<Watch> {
 
 fn kind(state: &State) -> Outcome<Watch> {
     state.watch::<A>("ns-a", WatchOptions::with_contents())
-}
-
-async fn waiting() -> Outcome<()> {
-    let what = std::env::args().nth(1);
-    match what.as_deref() {
-        Some("kind") => return weigh(kind).await,
-        Some("one") => return weigh(one).await,
-        _ => {}
-    }
-    store()?;
-    fan_out("fanout-1000", kind).await?;
-    fan_out("fanout-1000-one-id", one).await?;
-    print("watcher-bytes", weigh_apart("kind"), "bytes");
-    print("watcher-one-id-bytes", weigh_apart("one"), "bytes");
-    burst(kind).await?;
-    controller().await
 }
 
 /// The number of the newest A an event shows.

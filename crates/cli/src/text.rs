@@ -84,7 +84,7 @@ pub fn relative(then: Timestamp, now: Timestamp) -> String {
     const DAY: i64 = 24 * HOUR;
     const WEEK: i64 = 7 * DAY;
     const MONTH: i64 = 30 * DAY;
-    const YEAR: i64 = 365 * DAY;
+    const YEAR: i64 = 12 * MONTH;
     let seconds = now.as_second() - then.as_second();
     let direction = if seconds >= 0 { "ago" } else { "from now" };
     let distance = seconds.abs();
@@ -96,7 +96,10 @@ pub fn relative(then: Timestamp, now: Timestamp) -> String {
         DAY..WEEK => (distance / DAY, "day"),
         WEEK..MONTH => (distance / WEEK, "week"),
         MONTH..YEAR => (distance / MONTH, "month"),
-        _ => (distance / YEAR, "year"),
+        // A year and a half is nearer to two.
+        YEAR.. if distance < 18 * MONTH => (1, "year"),
+        YEAR.. => ((distance / YEAR).max(2), "year"),
+        _ => return "now".to_owned(),
     };
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {unit}{plural} {direction}")
@@ -218,6 +221,6 @@ mod tests {
         assert_eq!(go_time(time), "2025-01-01 00:00:05.25 +0000 UTC");
         assert_eq!(date(time), "2025-01-01");
         assert_eq!(since(time, "2025-01-01T00:01:39Z".parse().unwrap()), "1m34s");
-        assert_eq!(relative("2026-01-01T00:00:00Z".parse().unwrap(), time), "12 months from now");
+        assert_eq!(relative("2026-01-01T00:00:00Z".parse().unwrap(), time), "1 year from now");
     }
 }

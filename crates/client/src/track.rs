@@ -179,7 +179,7 @@ impl<R: FnMut(&str)> Follower<'_, R> {
         F: Future<Output = Result<String, Status>>,
     {
         self.say("waiting for actor ID");
-        let mut stream = open(self.client, 0).await.map_err(TrackError::Call)?;
+        let stream = open(self.client, 0).await.map_err(TrackError::Call)?;
         let boot_before = match self.plan.post {
             PostCheck::None => None,
             PostCheck::Rebooted | PostCheck::RebootedOrMaintenance => match boot_id(self.client).await {
@@ -190,7 +190,7 @@ impl<R: FnMut(&str)> Follower<'_, R> {
         };
         let actor = action(self.client.clone()).await.map_err(TrackError::Call)?;
         self.say(format!("actor ID: {actor}"));
-        self.events(&mut stream, actor).await?;
+        self.events(stream, actor).await?;
         self.say("events check condition met");
         if let Some(before) = boot_before {
             self.post_check(&before).await;
@@ -199,17 +199,19 @@ impl<R: FnMut(&str)> Follower<'_, R> {
         Ok(())
     }
 
-    async fn events(&mut self, stream: &mut Streaming<Event>, actor: String) -> Result<(), TrackError> {
+    async fn events(&mut self, mut stream: Streaming<Event>, actor: String) -> Result<(), TrackError> {
         let mut actor = Some(actor);
         loop {
-            match self.until_lost(stream, actor.as_deref()).await? {
+            match self.until_lost(&mut stream, actor.as_deref()).await? {
                 Seen::Met => return Ok(()),
                 Seen::Lost => {}
             }
+            // A stream that stays open is one the machine waits for before it goes down.
+            drop(stream);
             actor = None;
             self.client.reset().await;
             match self.reopen().await {
-                Some(opened) => *stream = opened,
+                Some(opened) => stream = opened,
                 None => {
                     self.say("the machine is gone, taken as stopped");
                     return Ok(());

@@ -128,3 +128,37 @@ fn is_input(edge: &ControllerDependencyEdge) -> bool {
         DependencyEdgeType::OutputExclusive | DependencyEdgeType::OutputShared => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn the_graph_points_from_inputs_to_outputs() {
+        let edge = |kind: DependencyEdgeType, resource: &str| ControllerDependencyEdge {
+            controller_name: "net.A".into(),
+            edge_type: kind.into(),
+            resource_type: resource.into(),
+            ..ControllerDependencyEdge::default()
+        };
+        let edges = [
+            edge(DependencyEdgeType::InputWeak, "In"),
+            edge(DependencyEdgeType::InputStrong, "Held"),
+            edge(DependencyEdgeType::OutputExclusive, "Out"),
+        ];
+        expect![[r#"
+            digraph {
+                "net.A" [shape=box];
+                "Held" [shape=note];
+                "In" [shape=note];
+                "Out" [shape=note];
+                "In" -> "net.A" [style=dotted];
+                "Held" -> "net.A" [label="strong"];
+                "net.A" -> "Out" [style=bold];
+            }
+        "#]]
+        .assert_eq(&graph(&edges));
+    }
+}

@@ -58,3 +58,29 @@ pub fn table_text(replies: &[(String, Mounts)]) -> String {
     }
     table.take()
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use ichor_wire::machine::MountStat;
+
+    use super::*;
+
+    #[test]
+    fn sizes_are_in_powers_of_a_thousand() {
+        let mount = |filesystem: &str, size: u64, available: u64, mounted_on: &str| MountStat {
+            filesystem: filesystem.into(),
+            size,
+            available,
+            mounted_on: mounted_on.into(),
+        };
+        let stats =
+            vec![mount("/dev/vda1", 10_000_000_000, 2_500_000_000, "/var"), mount("proc", 0, 0, "/proc")];
+        expect![[r#"
+            NODE       FILESYSTEM   SIZE(GB)   USED(GB)   AVAILABLE(GB)   PERCENT USED   MOUNTED ON
+            10.5.0.2   /dev/vda1    10.00      7.50       2.50            75.00%         /var
+            10.5.0.2   proc         0.00       0.00       0.00            0.00%          /proc
+        "#]]
+        .assert_eq(&table_text(&[("10.5.0.2".to_owned(), Mounts { metadata: None, stats })]));
+    }
+}

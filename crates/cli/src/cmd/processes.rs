@@ -185,3 +185,44 @@ fn command(process: &ProcessInfo) -> String {
     };
     text.replace(['\n', '\t'], " ")
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    fn process(pid: i32, rss: u64, cpu: f64, command: &str, executable: &str, args: &str) -> ProcessInfo {
+        ProcessInfo {
+            pid,
+            state: "S".into(),
+            threads: 2,
+            cpu_time: cpu,
+            virtual_memory: 1_234_567_890,
+            resident_memory: rss,
+            command: command.into(),
+            executable: executable.into(),
+            args: args.into(),
+            ..ProcessInfo::default()
+        }
+    }
+
+    #[test]
+    fn processes_are_ordered_and_shown_with_their_whole_path() {
+        let processes = vec![
+            process(1, 1_400_000, 9.5, "init", "/sbin/init", "/sbin/init"),
+            process(2, 16_000_000, 1.25, "machined", "/usr/bin/ichor", "ichor machined"),
+            process(9, 0, 0.0, "kworker/0:1", "", ""),
+        ];
+        let replies = vec![("10.5.0.2".to_owned(), Process { metadata: None, processes })];
+        expect![[r#"
+            NODE      PID  STATE  THREADS  CPU-TIME  VIRTMEM  RESMEM  LABEL  COMMAND
+            10.5.0.2  2    S      2        1.25      1.2 GB   16 MB          /usr/bin/ichor machined
+            10.5.0.2  1    S      2        9.50      1.2 GB   1.4 MB         /sbin/init
+            10.5.0.2  9    S      2        0.00      1.2 GB   0 B            kworker/0:1
+        "#]]
+        .assert_eq(&table_text(&replies, Order::Memory));
+        let by_cpu = table_text(&replies, Order::Cpu);
+        assert!(by_cpu.lines().nth(1).unwrap().ends_with("/sbin/init"), "{by_cpu}");
+    }
+}

@@ -46,3 +46,26 @@ pub fn table_text(replies: &[(String, Time)]) -> String {
     }
     table.take()
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn clocks_stand_side_by_side() {
+        let at = |seconds: i64, nanos: i32| Some(prost_types::Timestamp { seconds, nanos });
+        let time = Time {
+            metadata: None,
+            server: "pool.ntp.org".into(),
+            localtime: at(1_735_689_600, 250_000_000),
+            remotetime: at(1_735_689_600, 0),
+        };
+        expect![[r#"
+            NODE       NTP-SERVER     NODE-TIME                          NTP-SERVER-TIME
+            10.5.0.2   pool.ntp.org   2025-01-01 00:00:00.25 +0000 UTC   2025-01-01 00:00:00 +0000 UTC
+        "#]]
+        .assert_eq(&table_text(&[("10.5.0.2".to_owned(), time)]));
+    }
+}

@@ -397,6 +397,19 @@ fn a_dead_endpoint_does_not_stop_the_others() {
 }
 
 #[test]
+fn a_silent_endpoint_does_not_stop_the_others() {
+    let fake = node().start(&["10.5.0.2"]);
+    // It accepts and says nothing, ever.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoints = format!("127.0.0.1:{},127.0.0.1:{}", silent.local_addr().unwrap().port(), fake.port());
+    for _ in 0..3 {
+        let started = std::time::Instant::now();
+        assert_eq!(fake.run(&["version", "-e", &endpoints]).code, 0);
+        assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
+    }
+}
+
+#[test]
 fn nobody_listening_is_said_with_the_way_out() {
     let fake = node().start(&["10.5.0.2"]);
     let run = fake.run(&["-e", "127.0.0.1:1", "version", "--short"]);

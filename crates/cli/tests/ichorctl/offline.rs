@@ -46,6 +46,16 @@ fn a_call_that_makes_no_sense_is_told_why() {
         &["reboot", "--wait=perhaps"],
         expect![[r#"invalid argument "perhaps" for "--wait" flag: not true or false"#]],
     );
+    first_line(&["cluster", "create", "docker"], expect![[r#"provider "docker" is not offered yet"#]]);
+    first_line(
+        &["cluster", "create", "--controlplanes", "0"],
+        expect!["a cluster needs a control plane machine: --controlplanes must be at least 1"],
+    );
+    first_line(&["cluster", "create", "--cidr", "10.5/8"], expect![[r#""10.5/8" is not an IPv4 network"#]]);
+    first_line(
+        &["cluster", "show", "--name", "none"],
+        expect!["there is no cluster none; `ichorctl cluster list` shows those that are"],
+    );
     first_line(&["gen", "ca"], expect![[r#"required flag(s) "organization" not set"#]]);
 }
 

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::machineconfig::{self, Generate};
 use crate::parse::Call;
 use crate::session::block_on;
-use crate::table::{Command, Complete, Flag};
+use crate::table::{Args, Command, Complete, Flag};
 use crate::term::{self, Progress};
 use crate::{files, print, profile};
 
@@ -25,18 +25,9 @@ pub static CREATE: Command = Command {
     long: "Makes a cluster of machines on this host and starts it. A machine is a set of namespaces: no container\n\
            engine and no virtual machine is needed, and nothing of the host changes.",
     examples: &["cluster create", "cluster create --name lab --controlplanes 3 --workers 2"],
-    flags: FLAGS,
-    subcommands: &[&SANDBOX],
-    run: Some(run),
-    ..Command::EMPTY
-};
-
-static SANDBOX: Command = Command {
-    name: "sandbox",
-    about: "The same, with the provider named",
+    args: Args::between("[sandbox]", 0, 1).complete(&[Complete::Words(&["sandbox"])]),
     flags: FLAGS,
     run: Some(run),
-    hidden: true,
     ..Command::EMPTY
 };
 
@@ -77,9 +68,10 @@ static FLAGS: &[Flag] = &[
 ];
 
 fn run(call: &Call) -> Result<(), Failure> {
-    if call.text("provisioner") != Sandbox::NAME {
-        return Err(Failure::new(format!("provider \"{}\" is not offered yet", call.text("provisioner")))
-            .hint("leave --provisioner out: the sandbox provider needs neither a container engine nor KVM"));
+    let provisioner = call.args.first().map_or(call.text("provisioner"), String::as_str);
+    if provisioner != Sandbox::NAME {
+        return Err(Failure::new(format!("provider \"{provisioner}\" is not offered yet"))
+            .hint("use sandbox, which is the default and needs neither a container engine nor KVM"));
     }
     for limit in
         ["memory", "memory-workers", "memory-controlplanes", "cpus", "cpus-workers", "cpus-controlplanes"]

@@ -57,3 +57,62 @@ pub fn list_text(clusters: &[Cluster]) -> String {
     }
     table.take()
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use ichor_provision::{ClusterRequest, MachineRequest};
+
+    use super::*;
+
+    fn cluster() -> Cluster {
+        let machine = |name: &str, kind: MachineKind| MachineRequest {
+            name: name.to_owned(),
+            kind,
+            config: None,
+            kernel_args: Vec::new(),
+        };
+        let request = ClusterRequest {
+            name: "lab".to_owned(),
+            cidr: "10.5.0.0/24".parse().unwrap(),
+            mtu: 1500,
+            image: "image".into(),
+            machines: vec![
+                machine("lab-controlplane-1", MachineKind::ControlPlane),
+                machine("lab-worker-1", MachineKind::Worker),
+            ],
+        };
+        let mut cluster = Cluster::plan("sandbox", &request).unwrap();
+        cluster.machines[0].status = MachineStatus::Running;
+        cluster
+    }
+
+    #[test]
+    fn a_cluster_is_shown_with_its_machines() {
+        expect![[r#"
+            PROVISIONER           sandbox
+            NAME                  lab
+            NETWORK NAME          lab
+            NETWORK CIDR          10.5.0.0/24
+            NETWORK GATEWAY       10.5.0.1
+            NETWORK MTU           1500
+            KUBERNETES ENDPOINT   https://10.5.0.2:6443
+
+            NODES:
+
+            NAME                 TYPE           IP         CPU   RAM   DISK   STATUS    ENDPOINT
+            lab-controlplane-1   controlplane   10.5.0.2   -     -     -      running   127.5.0.2
+            lab-worker-1         worker         10.5.0.3   -     -     -      unknown   127.5.0.3
+        "#]]
+        .assert_eq(&cluster_text(&cluster()));
+    }
+
+    #[test]
+    fn clusters_are_listed_with_what_runs() {
+        expect![[r#"
+            NAME   PROVISIONER   NETWORK       CONTROL PLANES   WORKERS   RUNNING
+            lab    sandbox       10.5.0.0/24   1                1         1/2
+        "#]]
+        .assert_eq(&list_text(&[cluster()]));
+    }
+}

@@ -84,6 +84,9 @@ fn code_hint(code: Code, message: &str) -> Option<&'static str> {
         Code::PermissionDenied if message.contains("not authorized") => Some(
             "`ichorctl config info` shows your roles; this needs a certificate with more (`ichorctl config new --roles ...`)",
         ),
+        Code::Unimplemented if message.contains("maintenance mode") => Some(
+            "the machine waits for its configuration: send one with `ichorctl apply-config --insecure --file FILE`",
+        ),
         Code::Unimplemented => {
             Some("this machine does not offer that; `ichorctl version` shows what it runs")
         }

@@ -1,6 +1,7 @@
 //! A command's conversation with machines: opens the client, knows the nodes, sorts the replies.
 
 use std::future::Future;
+use std::time::Duration;
 
 use ichor_client::{Client, NodeError, Reply, Target, Unreachable, split, status_text};
 use tokio::signal::unix::{SignalKind, signal};
@@ -10,6 +11,9 @@ use crate::explain;
 use crate::failure::Failure;
 use crate::parse::Call;
 use crate::{term, text};
+
+/// How long machines may take to tell their version before the command goes on without it.
+const SKEW_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An open client and the machines the command is for.
 pub struct Session {
@@ -148,7 +152,8 @@ pub fn errors_text(errors: &[NodeError]) -> String {
 /// Asks every machine for its version and warns of those older than this client. Never an error: a machine
 /// that cannot answer this will say so when asked the real question.
 pub async fn warn_of_old_versions(session: &Session) {
-    let Ok(reply) = session.all().machine().version(()).await else { return };
+    let mut machine = session.all().machine();
+    let Ok(Ok(reply)) = tokio::time::timeout(SKEW_TIMEOUT, machine.version(())).await else { return };
     for (node, version) in split(reply.into_inner().messages, &session.label).ok {
         let Some(tag) = version.version.map(|version| version.tag) else { continue };
         if older(&tag, crate::identity::TAG) {

@@ -13,7 +13,7 @@ use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use ichor_rpc::ClientTls;
 use ichor_rpc::dial::{self, DialError, Endpoint};
 use tokio::sync::Mutex;
@@ -24,8 +24,6 @@ use tonic::body::Body;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an endpoint may be silent before the next one is tried beside it.
 const STAGGER: Duration = Duration::from_millis(250);
-/// How often a silent connection is asked whether it is still there, and how long it may take to say so.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Windows: the connection's much larger than a stream's, so that a stream nobody reads stops no other.
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
@@ -117,12 +115,10 @@ impl Inner {
                 Ok(opened) => opened?,
                 Err(_) => return Err(DialError::Timeout { endpoint: endpoint.clone() }),
             };
+        // No pings: servers of the original take frequent ones for an attack. TCP finds dead peers.
         let (sender, driver) = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .keep_alive_interval(KEEP_ALIVE)
-            .keep_alive_timeout(KEEP_ALIVE)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|source| DialError::Http2 { source })?;

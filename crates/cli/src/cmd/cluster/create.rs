@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ichor_config::talosconfig::ClientConfig;
-use ichor_provision::{Cluster, ClusterRequest, MachineKind, MachineRequest, Provider as _};
+use ichor_provision::{Cluster, ClusterRequest, MachineKind, MachineRequest, Provider as _, ProvisionError};
 use ichor_provision_sandbox::Sandbox;
 
 use super::{failed, ready, sandbox, show};
@@ -82,6 +82,7 @@ fn run(call: &Call) -> Result<(), Failure> {
     }
     let provider = sandbox(call)?;
     let mut plan = plan(call, &provider)?;
+    check(&provider, &plan)?;
     let mut progress = Progress::new();
     progress.step("generating secrets and configurations");
     let layout = Cluster::plan(Sandbox::NAME, &plan).map_err(|error| failed(&error))?;
@@ -119,6 +120,21 @@ fn run(call: &Call) -> Result<(), Failure> {
     let cluster = provider.show(&cluster.name).unwrap_or(cluster);
     print(&show::cluster_text(&cluster))?;
     print(&next_text(&cluster, inject))
+}
+
+/// What the provider would refuse anyway is refused before keys are made, which takes a while.
+fn check(provider: &Sandbox, plan: &ClusterRequest) -> Result<(), Failure> {
+    let names = provider.store().names().map_err(|error| failed(&error))?;
+    if names.contains(&plan.name) {
+        return Err(failed(&ProvisionError::Exists { name: plan.name.clone() }));
+    }
+    if !plan.image.exists() {
+        return Err(failed(&ProvisionError::NoImage { path: plan.image.clone() }));
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(failed(&ProvisionError::NotRoot { what: "making a cluster" }));
+    }
+    Ok(())
 }
 
 /// What to ask the provider for, without configurations.

@@ -1,16 +1,22 @@
 //! What the parts of machined share.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use ichor_cosi::{Runtime, State};
-use ichor_ctl_config::ConfigStore;
+use ichor_cosi::{Runtime, State, StateError, SystemClock};
+use ichor_ctl_config::{ConfigStore, StateDir};
 use ichor_observe::LogManager;
+use ichor_resource::block::VolumeLifecycle;
 use ichor_types::Cmdline;
+use tokio::runtime::Handle;
 
 use crate::events::Events;
+use crate::meta;
 use crate::platform::Platform;
 use crate::sequencer::Sequencer;
-use crate::services::ServiceManager;
+use crate::services::{Process, ProcessPort, ServiceManager};
+use crate::tasks::{NodeTasks, VOLUMES};
 
 /// Directories of a node, so that tests can have their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,4 +71,58 @@ pub struct Node {
     pub config: ConfigStore,
     /// Whether the kernel log is this node's own; in a sandbox it is the host's.
     pub own_kernel_log: bool,
+}
+
+/// What a node is put together from.
+pub struct NodeParts {
+    /// Where it runs.
+    pub platform: Platform,
+    /// What the kernel was told.
+    pub cmdline: Cmdline,
+    /// Its directories.
+    pub paths: Paths,
+    /// Its logs.
+    pub logs: LogManager,
+    /// Whether the kernel log is its own.
+    pub own_kernel_log: bool,
+}
+
+impl NodeParts {
+    /// A node with an empty state, whose tasks and timers run on the runtime of the caller. No controller
+    /// is registered yet.
+    ///
+    /// # Errors
+    /// When the state refuses its first resources; a bug.
+    pub fn assemble(
+        self,
+        port: Arc<dyn ProcessPort>,
+        inherited: BTreeMap<String, Process>,
+        tasks: &Arc<NodeTasks>,
+    ) -> Result<Arc<Node>, StateError> {
+        let runtime = Handle::current();
+        let events = Events::default();
+        let state = State::new(SystemClock);
+        meta::register(&state)?;
+        state.create("runtime", VOLUMES, VolumeLifecycle {}, "")?;
+        let services =
+            ServiceManager::new(events.clone(), self.logs.clone(), port, inherited, runtime.clone());
+        let sequencer = Sequencer::new(tasks.clone(), events.clone(), runtime.clone());
+        let disk = Arc::new(StateDir::new(&self.paths.state));
+        let config = ConfigStore::new(state.clone(), disk, runtime);
+        let node = Arc::new(Node {
+            platform: self.platform,
+            cmdline: self.cmdline,
+            paths: self.paths,
+            controllers: Runtime::new(state.clone()),
+            state,
+            events,
+            logs: self.logs,
+            services,
+            sequencer,
+            config,
+            own_kernel_log: self.own_kernel_log,
+        });
+        tasks.attach(&node);
+        Ok(node)
+    }
 }

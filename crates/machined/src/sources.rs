@@ -35,14 +35,14 @@ impl NodeSources {
         Self { platform, cmdline, events }
     }
 
-    fn from_cmdline(&self, parameter: &'static str) -> Result<Option<Vec<u8>>, String> {
+    fn cmdline_config(&self, parameter: &'static str) -> Result<Option<Vec<u8>>, String> {
         if self.platform.mode == PlatformMode::Container {
             return Ok(None);
         }
         cmdline::decode(parameter, self.cmdline.all(parameter)).map_err(|error| error.to_string())
     }
 
-    fn from_platform(&self) -> Result<Option<Vec<u8>>, String> {
+    fn platform_config(&self) -> Result<Option<Vec<u8>>, String> {
         if self.platform.mode == PlatformMode::Container {
             return user_data(std::env::var("USERDATA").ok().as_deref());
         }
@@ -89,9 +89,9 @@ impl AcquirePort for NodeSources {
     fn load(&self, source: Source) -> BoxFuture<'_, Result<Option<Vec<u8>>, String>> {
         let loaded = match source {
             Source::Embedded => read(Path::new(EMBEDDED)),
-            Source::CmdlineEarly => self.from_cmdline("talos.config.early"),
-            Source::Platform => self.from_platform(),
-            Source::CmdlineLate => self.from_cmdline("talos.config.inline"),
+            Source::CmdlineEarly => self.cmdline_config("talos.config.early"),
+            Source::Platform => self.platform_config(),
+            Source::CmdlineLate => self.cmdline_config("talos.config.inline"),
             Source::State | Source::Maintenance => Ok(None),
         };
         Box::pin(std::future::ready(loaded))

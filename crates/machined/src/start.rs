@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::net::UnixListener;
@@ -16,10 +16,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{Level, error, info, warn};
 
-use ichor_cosi::{State, SystemClock};
-use ichor_ctl_config::{AcquireController, ConfigStore, MachineTypeController, StateDir};
+use ichor_ctl_config::{AcquireController, MachineTypeController};
 use ichor_observe::{ConsoleSink, KernelSink, LogLayer, LogManager};
-use ichor_resource::block::VolumeLifecycle;
 use ichor_rpc::unix::{self, Access};
 use ichor_sys::supervisor::{Client, PowerRequest};
 use ichor_types::Cmdline;
@@ -28,18 +26,16 @@ use ichor_wire::common;
 use crate::api::server::{FOR_APID, FOR_TRUSTD, Readable, serve_machine, serve_runtime};
 use crate::api::streams;
 use crate::daemons::{self, APID_UID, TRUSTD_UID};
-use crate::events::{Events, Payload, Tail};
+use crate::events::{Payload, Tail};
 use crate::maintenance::{MaintenanceConfigController, MaintenanceServiceController};
-use crate::meta;
-use crate::node::{Node, Paths};
+use crate::node::{Node, NodeParts, Paths};
 use crate::platform::{self, Platform, Signs};
-use crate::sequencer::{Request, SequenceError, Sequencer};
+use crate::sequencer::{Request, SequenceError};
 use crate::service_controller::ServiceController;
-use crate::services::ServiceManager;
 use crate::services::spec::TaskRun;
 use crate::sources::NodeSources;
 use crate::supervisor::Supervisor;
-use crate::tasks::{NodeTasks, VOLUMES};
+use crate::tasks::NodeTasks;
 
 /// Before an emergency reboot, for people who look at the console.
 const COUNTDOWN: Duration = Duration::from_secs(10);
@@ -47,11 +43,8 @@ const COUNTDOWN: Duration = Duration::from_secs(10);
 /// Threads for short blocking work; they end after a second without any.
 const BLOCKING_THREADS_MAX: usize = 8;
 
-/// Calls that run when the machine stops get this long: followers of events must not hold it up.
-const TRIM_FIRST: Duration = Duration::from_secs(5);
-
-/// Freed memory goes back to the kernel this often.
-const TRIM_EVERY: Duration = Duration::from_secs(300);
+/// Freed memory goes back to the kernel this often; with a small heap that is a fraction of a millisecond.
+const TRIM_EVERY: Duration = Duration::from_secs(10);
 
 /// Runs machined. Returns only when init is gone or the start failed; init starts it again.
 pub fn main(_args: &[String]) -> ExitCode {
@@ -200,39 +193,19 @@ impl Machine {
         kept: BTreeMap<String, OwnedFd>,
         power_requests: mpsc::Receiver<PowerRequest>,
     ) -> Result<(), StartError> {
-        let runtime = Handle::current();
-        let events = Events::default();
-        let state = State::new(SystemClock);
-        meta::register(&state)?;
-        state.create("runtime", VOLUMES, VolumeLifecycle {}, "")?;
-
-        let port = Arc::new(self.supervisor.clone());
-        let services =
-            ServiceManager::new(events.clone(), self.logs.clone(), port, processes, runtime.clone());
-        let serving: Arc<Mutex<Option<Arc<Node>>>> = Arc::default();
         let program = program();
         let sockets = Arc::new(Sockets { kept: Mutex::new(kept), supervisor: self.supervisor.clone() });
-        let serve = serve_task(Arc::clone(&serving), Arc::clone(&sockets), self.api.clone());
+        let (serving, serve) = serve_task(Arc::clone(&sockets), self.api.clone());
         let tasks = Arc::new(NodeTasks::new(self.supervisor.clone(), serve, program.clone()));
-        let sequencer = Sequencer::new(tasks.clone(), events.clone(), runtime.clone());
-        let disk = Arc::new(StateDir::new(&self.paths.state));
-        let config = ConfigStore::new(state.clone(), disk, runtime.clone());
-        let controllers = ichor_cosi::Runtime::new(state.clone());
-        let node = Arc::new(Node {
+        let parts = NodeParts {
             platform: self.platform,
             cmdline: self.cmdline,
             paths: self.paths,
-            state,
-            controllers: controllers.clone(),
-            events,
             logs: self.logs,
-            services,
-            sequencer,
-            config,
             own_kernel_log: self.own_kernel_log,
-        });
-        *serving.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&node));
-        tasks.attach(&node);
+        };
+        let node = parts.assemble(Arc::new(self.supervisor.clone()), processes, &tasks)?;
+        let _ = serving.set(Arc::clone(&node));
         register_controllers(&node, &self.api).map_err(StartError::Register)?;
         for (daemon, uid, readable) in [("apid", APID_UID, FOR_APID), ("trustd", TRUSTD_UID, FOR_TRUSTD)] {
             serve_daemon_state(&node, &sockets, &self.api, daemon, uid, readable);
@@ -240,7 +213,7 @@ impl Machine {
         if node.own_kernel_log {
             tokio::spawn(streams::keep_kernel_log(node.logs.ring(streams::KERNEL)));
         }
-        let running = controllers.clone();
+        let running = node.controllers.clone();
         tokio::spawn(async move { running.run(std::future::pending()).await });
         tokio::spawn(trim_memory());
         tokio::spawn(heed_power(Arc::clone(&node), power_requests));
@@ -319,11 +292,9 @@ async fn heed_power(node: Arc<Node>, mut requests: mpsc::Receiver<PowerRequest>)
 }
 
 async fn trim_memory() {
-    tokio::time::sleep(TRIM_FIRST).await;
     loop {
-        // A few milliseconds at most, and nothing waits for this thread at that moment that cannot.
-        ichor_sys::memory::trim();
         tokio::time::sleep(TRIM_EVERY).await;
+        ichor_sys::memory::trim();
     }
 }
 
@@ -360,10 +331,12 @@ impl Sockets {
     }
 }
 
-/// The in-process service `machined`: the machine API on the API thread.
-fn serve_task(serving: Arc<Mutex<Option<Arc<Node>>>>, sockets: Arc<Sockets>, api: Handle) -> TaskRun {
-    Arc::new(move |stop: CancellationToken| {
-        let node = serving.lock().unwrap_or_else(PoisonError::into_inner).clone();
+/// The in-process service `machined`: the machine API on the API thread. The node is filled in later.
+fn serve_task(sockets: Arc<Sockets>, api: Handle) -> (Arc<OnceLock<Arc<Node>>>, TaskRun) {
+    let serving = Arc::new(OnceLock::new());
+    let filled_in = Arc::clone(&serving);
+    let run: TaskRun = Arc::new(move |stop: CancellationToken| {
+        let node: Option<Arc<Node>> = serving.get().cloned();
         let (sockets, api) = (Arc::clone(&sockets), api.clone());
         Box::pin(async move {
             let Some(node) = node else { return Err("the node is gone".to_owned()) };
@@ -378,7 +351,8 @@ fn serve_task(serving: Arc<Mutex<Option<Arc<Node>>>>, sockets: Arc<Sockets>, api
             });
             served.await.map_err(|error| error.to_string())?
         })
-    })
+    });
+    (filled_in, run)
 }
 
 /// Serves what one daemon may read of the state, for as long as machined lives.

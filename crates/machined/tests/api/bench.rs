@@ -1,0 +1,157 @@
+//! A node without controllers, its API on a socket of its own, and clients of any role.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ichor_machined::api::server::{serve_machine, serve_maintenance};
+use ichor_machined::node::{Node, NodeParts, Paths};
+use ichor_machined::platform::{Mode, Platform};
+use ichor_machined::supervisor::Supervisor;
+use ichor_machined::tasks::NodeTasks;
+use ichor_observe::LogManager;
+use ichor_pki::{Authority, KeyAlgorithm, Leaf, Role, RoleSet};
+use ichor_resource::config::MachineConfig;
+use ichor_rpc::unix::{self, Access};
+use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint, ServerTls, roles};
+use ichor_types::Cmdline;
+use ichor_wire::cosi::resource::state_client::StateClient;
+use ichor_wire::machine::machine_service_client::MachineServiceClient;
+use jiff::Timestamp;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// The longest wait of any test.
+pub const WAIT: Duration = Duration::from_secs(20);
+
+/// The least a worker can be configured with.
+pub const WORKER: &str = include_str!("worker.yaml");
+
+/// A node and its socket.
+pub struct Bench {
+    pub node: Arc<Node>,
+    dir: tempfile::TempDir,
+    socket: PathBuf,
+    _stop: DropGuard,
+}
+
+impl Bench {
+    /// Starts one.
+    pub async fn start() -> Self {
+        ichor_pki::install_provider();
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths {
+            state: dir.path().join("state"),
+            run: dir.path().join("run"),
+            ephemeral: dir.path().join("var"),
+        };
+        std::fs::create_dir_all(&paths.state).unwrap();
+        std::fs::create_dir_all(paths.run.join("machined")).unwrap();
+        let (power, _) = mpsc::channel(1);
+        let init = ichor_sys::supervisor::local::start().unwrap();
+        let (supervisor, found) = Supervisor::connect(init, &Handle::current(), power).unwrap();
+        let serve = Arc::new(|_stop| -> ichor_machined::services::BoxFuture<'static, Result<(), String>> {
+            Box::pin(std::future::pending())
+        });
+        let tasks = Arc::new(NodeTasks::new(supervisor.clone(), serve, "/bin/false".to_owned()));
+        let parts = NodeParts {
+            platform: Platform { name: "sandbox".into(), mode: Mode::Cloud },
+            cmdline: Cmdline::default(),
+            paths,
+            logs: LogManager::new(),
+            own_kernel_log: false,
+        };
+        let node = parts.assemble(Arc::new(supervisor), found.processes, &tasks).unwrap();
+        // The tasks hold the node weakly; whoever holds the sequencer holds them.
+        let socket = node.paths.machine_socket();
+        let listener = unix::bind(&socket, Access::PRIVATE).unwrap();
+        let stop = CancellationToken::new();
+        tokio::spawn(serve_machine(Arc::clone(&node), listener, stop.clone()));
+        Self { node, dir, socket, _stop: stop.drop_guard() }
+    }
+
+    pub fn channel(&self) -> Channel {
+        Channel::new(Dialer::unix(&self.socket))
+    }
+
+    pub fn machine(&self) -> MachineServiceClient<Channel> {
+        MachineServiceClient::new(self.channel())
+    }
+
+    pub fn state(&self) -> StateClient<Channel> {
+        StateClient::new(self.channel())
+    }
+
+    pub fn as_reader<T>(&self, message: T) -> tonic::Request<T> {
+        request(message, Role::Reader)
+    }
+
+    pub fn as_admin<T>(&self, message: T) -> tonic::Request<T> {
+        request(message, Role::Admin)
+    }
+
+    /// Puts a configuration in place as the boot does.
+    pub async fn configure(&self, yaml: &'static str) {
+        let change = self.node.config.change().await;
+        change.persist(&Bytes::from_static(yaml.as_bytes())).await.unwrap();
+        change.activate(&Bytes::from_static(yaml.as_bytes())).unwrap();
+    }
+
+    pub fn active(&self) -> String {
+        self.node.config.active().map(|config| text(&config.yaml)).unwrap_or_default()
+    }
+
+    pub fn on_disk(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("state/config.yaml")).unwrap_or_default()
+    }
+
+    /// What a client handed in in maintenance mode.
+    pub fn submitted(&self) -> Option<String> {
+        let found = self.node.state.find::<MachineConfig>("config", MachineConfig::MAINTENANCE)?;
+        Some(text(&found.yaml))
+    }
+
+    /// Serves maintenance mode over TLS.
+    pub async fn maintenance(&self) -> Maintenance {
+        let now = Timestamp::now();
+        let authority = Authority::generate(KeyAlgorithm::Ed25519, "test", now, Leaf::DAY).unwrap();
+        let leaf = Leaf::server("maintenance-service.talos.dev")
+            .with_names(Vec::<String>::new(), [std::net::Ipv4Addr::LOCALHOST.into()]);
+        let pair = authority.issue(&leaf, now).unwrap();
+        let tls = ServerTls::new();
+        tls.set_certificate(&pair.crt, &pair.key).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let stop = CancellationToken::new();
+        let (node, stopped) = (Arc::clone(&self.node), stop.clone());
+        tokio::spawn(async move { serve_maintenance(node, listener, &tls, stopped).await });
+        Maintenance { port, _stop: stop.drop_guard() }
+    }
+}
+
+/// A maintenance service.
+pub struct Maintenance {
+    port: u16,
+    _stop: DropGuard,
+}
+
+impl Maintenance {
+    /// A client that trusts anyone.
+    pub fn machine(&self) -> MachineServiceClient<Channel> {
+        let tls = ClientTls::insecure([]).unwrap();
+        MachineServiceClient::new(Channel::new(Dialer::tls([Endpoint::new("127.0.0.1", self.port)], tls)))
+    }
+}
+
+fn request<T>(message: T, role: Role) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    roles::add(&mut request, &RoleSet::of(&[role]));
+    request
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

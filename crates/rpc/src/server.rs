@@ -55,7 +55,9 @@ impl Default for Limits {
             handshake: Duration::from_secs(10),
             preface: Duration::from_secs(10),
             idle: Duration::from_secs(30 * 60),
-            drain: Duration::from_secs(10),
+            // Unary calls end within this; streams that follow something would never end by themselves,
+            // and a machine that goes down must not wait for them.
+            drain: Duration::from_secs(1),
         }
     }
 }

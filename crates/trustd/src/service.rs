@@ -32,7 +32,7 @@ const LIMITS: Limits = Limits {
     handshake: Duration::from_secs(10),
     preface: Duration::from_secs(10),
     idle: Duration::from_secs(60),
-    drain: Duration::from_secs(10),
+    drain: Duration::from_secs(1),
 };
 /// A certificate request is a few hundred bytes.
 const REQUEST_MAX: usize = 64 * 1024;

@@ -125,7 +125,7 @@ pub async fn serve_maintenance(
         .with(MachineServiceServer::new(api.clone()).max_decoding_message_size(MAINTENANCE_MESSAGE_MAX))
         .with(StorageServiceServer::new(api))
         .with(state);
-    let limits = Limits { drain: std::time::Duration::from_secs(5), ..Limits::default() };
+    let limits = Limits::default();
     serve_tls(listener, config, limits, stop, move |peer| {
         let gate = MaintenanceGate(CatchPanic(services.clone()));
         Grpc::new(Assign::new(gate, maintenance_roles), peer)

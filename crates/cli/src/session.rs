@@ -107,7 +107,11 @@ impl Session {
         result: Result<Vec<T>, Status>,
     ) -> Result<Vec<(String, T)>, Failure> {
         let messages = result.map_err(|status| explain::status(doing, &status))?;
-        let split = split(messages, &self.label);
+        let mut split = split(messages, &self.label);
+        // The gateway merges in the order of answers; people read in the order they asked.
+        let place = |node: &str| self.nodes.iter().position(|known| known == node).unwrap_or(usize::MAX);
+        split.ok.sort_by_key(|(node, _)| place(node));
+        split.failed.sort_by_key(|error| place(&error.node));
         if split.failed.is_empty() {
             return Ok(split.ok);
         }

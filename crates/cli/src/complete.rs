@@ -151,8 +151,17 @@ pub const SHELLS: &[&str] = &["bash", "fish", "zsh"];
 
 const BASH: &str = r#"# bash completion for ichorctl
 _ichorctl() {
-    local line kind="" cur="${COMP_WORDS[COMP_CWORD]}"
-    local words=("${COMP_WORDS[@]:1:COMP_CWORD}")
+    local line kind="" index word cur="${COMP_WORDS[COMP_CWORD]}"
+    local words=()
+    # bash breaks words at "="; put --flag=value together again.
+    for ((index = 1; index <= COMP_CWORD; index++)); do
+        word="${COMP_WORDS[index]}"
+        if [[ ${#words[@]} -gt 0 && ( $word == "=" || ${words[-1]} == --*= ) ]]; then
+            words[-1]+="$word"
+        else
+            words+=("$word")
+        fi
+    done
     COMPREPLY=()
     while IFS= read -r line; do
         case "$line" in
@@ -160,13 +169,14 @@ _ichorctl() {
             *) COMPREPLY+=("${line%%$'\t'*}") ;;
         esac
     done < <("${COMP_WORDS[0]}" __complete "${words[@]}" 2>/dev/null)
+    # Only the part behind the "=" is the word that bash replaces.
+    if [[ ${words[-1]} == --*=* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#*=}")
+    fi
     if [[ $kind == :files ]]; then
+        [[ $cur == "=" ]] && cur=""
         while IFS= read -r line; do COMPREPLY+=("$line"); done < <(compgen -f -- "$cur")
         compopt -o filenames 2>/dev/null
-    fi
-    # bash breaks words at "=", so a completed --flag=value must lose its first half.
-    if [[ ${#words[@]} -gt 1 && ${words[-2]:-} == "=" ]]; then
-        COMPREPLY=("${COMPREPLY[@]#*=}")
     fi
 }
 complete -F _ichorctl ichorctl

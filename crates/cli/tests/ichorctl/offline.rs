@@ -192,15 +192,31 @@ fn words_are_completed_from_the_table() {
 }
 
 #[test]
-fn completion_code_parses_in_its_shell() {
+fn bash_completes_with_the_code_it_is_given() {
     let home = home();
     let code = ichorctl(home.path(), &["completion", "bash"]);
     assert_eq!(code.code, 0);
-    let file = home.path().join("completion.bash");
-    std::fs::write(&file, &code.out).unwrap();
-    if let Ok(status) = std::process::Command::new("bash").arg("-n").arg(&file).status() {
-        assert!(status.success());
-    }
+    let program = env!("CARGO_BIN_EXE_ichorctl");
+    let complete = |words: &[&str]| {
+        let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+        let script = format!(
+            "{}\nCOMP_WORDS=('{program}' {}); COMP_CWORD={}; _ichorctl; printf '%s\\n' \"${{COMPREPLY[@]}}\"\n",
+            code.out,
+            quoted.join(" "),
+            words.len()
+        );
+        let mut bash = std::process::Command::new("bash");
+        let output =
+            bash.arg("-c").arg(script).current_dir(home.path()).env("HOME", home.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(complete(&["vers"]), "version\n");
+    assert_eq!(complete(&["reboot", "--mode", "p"]), "powercycle\n");
+    assert_eq!(complete(&["reboot", "--mode", "=", "p"]), "powercycle\n");
+    assert_eq!(complete(&["reboot", "--mode", "="]), "default\npowercycle\nforce\n");
+    std::fs::write(home.path().join("worker.yaml"), "").unwrap();
+    assert_eq!(complete(&["validate", "-c", "work"]), "worker.yaml\n");
     first_line(&["completion", "tcsh"], expect![[r#"unsupported shell: "tcsh""#]]);
 }
 

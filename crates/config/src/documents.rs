@@ -289,6 +289,12 @@ fn read_document(tree: Node, seen: &mut Vec<DocumentId>, problems: &mut Diagnost
 }
 
 impl Documents {
+    /// The tree a document was read from.
+    pub(crate) fn tree_of(&self, document: &Document) -> Option<&Node> {
+        let entry = self.items.iter().find(|entry| std::ptr::eq(&entry.document, document))?;
+        entry.tree.as_deref()
+    }
+
     /// Where in the text a path of a document is.
     pub fn locate(&self, document: &Document, path: &Path) -> Span {
         let entry = self.items.iter().find(|entry| std::ptr::eq(&entry.document, document));

@@ -8,6 +8,9 @@ mod network;
 mod text;
 mod volumes;
 
+use ichor_cel::{Env, Expression, Type};
+use ichor_yaml::{Node, Span};
+
 use crate::{
     diagnostic::{Diagnostic, Diagnostics, Severity, Stage},
     document::Document,
@@ -82,11 +85,40 @@ impl Report<'_> {
         self.warnings.push(placed);
     }
 
+    /// Checks an expression; a mistake is shown at its place inside the text.
+    pub(crate) fn expression(&mut self, path: &Path, what: &str, text: &str, env: &Env, wanted: &Type) {
+        let checked = Expression::parse(text).and_then(|expression| expression.check_type(env, wanted));
+        let Err(error) = checked else { return };
+        self.error(path, format!("{what} is invalid: {error}"));
+        let tree = self.documents.tree_of(self.document);
+        let node = tree.and_then(|tree| path.find(tree));
+        if let (Some(offset), Some(node), Some(last)) = (error.offset, node, self.errors.last_mut())
+            && let Some(span) = inside(node, offset)
+        {
+            last.span = span;
+        }
+    }
+
     fn place(&self, diagnostic: Diagnostic, path: &Path) -> Diagnostic {
         let document = if self.untitled { String::new() } else { self.document.title() };
         let span = self.documents.locate(self.document, path);
         Diagnostic { document, path: path.clone(), span, ..diagnostic }
     }
+}
+
+/// The place of a byte of a scalar's text, if the text stands in one line as it is.
+fn inside(node: &Node, offset: usize) -> Option<Span> {
+    let text = node.as_str().filter(|text| !text.contains('\n'))?;
+    let written = (node.span.end as usize).checked_sub(node.span.offset as usize)?;
+    let quote = match written.checked_sub(text.len())? {
+        0 => 0,
+        2 => 1,
+        _ => return None,
+    };
+    let before = text.get(..offset)?;
+    let shift = (before.chars().count() + quote) as u32;
+    let start = node.span.offset + (offset + quote) as u32;
+    Some(Span { column: node.span.column + shift, offset: start, end: start + 1, ..node.span })
 }
 
 impl Documents {
@@ -214,10 +246,10 @@ impl Documents {
 }
 
 fn walk_deprecated(
-    node: &ichor_yaml::Node,
+    node: &Node,
     info: &crate::model::ObjectInfo,
     path: &Path,
-    note: &mut impl FnMut(&Path, ichor_yaml::Span, &str),
+    note: &mut impl FnMut(&Path, Span, &str),
 ) {
     use crate::model::Shape;
     for (key, value) in node.as_map().unwrap_or_default() {

@@ -45,6 +45,14 @@ impl Path {
         Self(keys.map(|key| Step::Key(key.to_owned())).collect())
     }
 
+    /// The node this path leads to.
+    pub fn find<'n>(&self, root: &'n Node) -> Option<&'n Node> {
+        self.0.iter().try_fold(root, |node, step| match step {
+            Step::Key(key) => node.get(key),
+            Step::Index(index) => node.as_seq()?.get(*index),
+        })
+    }
+
     /// The place of the deepest part of this path that the tree has.
     pub fn locate(&self, root: &Node) -> Span {
         let mut node = root;

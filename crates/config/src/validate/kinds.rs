@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use ichor_cel::{Type, environments};
+
 use super::{
     Report,
     text::{check_wireguard_key, split_host_port},
@@ -40,8 +42,14 @@ pub(super) fn check(report: &mut Report<'_>, document: &Document) {
         }
         Document::ExistingVolumeConfig(volume) => {
             check_volume_name(report, &volume.name, false);
-            if !volume.discovery.volume_selector.expression.is_set() {
-                report.error(&Path::of("discovery.volumeSelector.match"), "volume selector is required");
+            let expression = &volume.discovery.volume_selector.expression;
+            let path = Path::of("discovery.volumeSelector.match");
+            match expression.is_set() {
+                false => report.error(&path, "volume selector is required"),
+                true => {
+                    let env = environments::volume();
+                    report.expression(&path, "volume selector", &expression.0, &env, &Type::Bool);
+                }
             }
         }
         Document::ZswapConfig(zswap) => {
@@ -77,8 +85,14 @@ pub(super) fn check(report: &mut Report<'_>, document: &Document) {
         Document::WireguardConfig(wireguard) => check_wireguard(report, wireguard),
         Document::LinkAliasConfig(alias) => {
             need(report, "name", &alias.name, "name must be specified");
-            if !alias.selector.expression.is_set() {
-                report.error(&Path::of("selector.match"), "link selector is required");
+            let expression = &alias.selector.expression;
+            let path = Path::of("selector.match");
+            match expression.is_set() {
+                false => report.error(&path, "link selector is required"),
+                true => {
+                    let env = environments::link();
+                    report.expression(&path, "link selector", &expression.0, &env, &Type::Bool);
+                }
             }
         }
         Document::EthernetConfig(ethernet) => need(report, "name", &ethernet.name, "name is required"),
@@ -349,6 +363,16 @@ fn check_watchdog(report: &mut Report<'_>, watchdog: &WatchdogTimerConfig) {
 }
 
 fn check_oom(report: &mut Report<'_>, oom: &OOMConfig) {
+    let root = Path::root();
+    if oom.trigger_expression.is_set() {
+        let (path, env) = (root.key("triggerExpression"), environments::oom_trigger());
+        report.expression(&path, "OOM trigger expression", &oom.trigger_expression.0, &env, &Type::Bool);
+    }
+    if oom.cgroup_ranking_expression.is_set() {
+        let (path, env) = (root.key("cgroupRankingExpression"), environments::oom_ranking());
+        let text = &oom.cgroup_ranking_expression.0;
+        report.expression(&path, "OOM cgroup scoring expression", text, &env, &Type::Double);
+    }
     if oom.sample_interval.as_nanos() < 0 {
         report.error(&Path::root().key("sampleInterval"), "OOM sample interval must be longer than 0");
     }

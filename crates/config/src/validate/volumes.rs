@@ -1,5 +1,7 @@
 //! Rules of volumes: names, sizes, encryption, filesystems.
 
+use ichor_cel::{Type, environments};
+
 use super::Report;
 use crate::{
     kinds::block::{
@@ -28,8 +30,12 @@ pub(super) fn check_volume_name(report: &mut Report<'_>, name: &str, limited: bo
 
 pub(super) fn check_provisioning(report: &mut Report<'_>, spec: &Provisioning, required: bool, sized: bool) {
     let path = Path::root().key("provisioning");
-    if required && !spec.disk_selector.expression.is_set() {
-        report.error(&path.key("diskSelector").key("match"), "disk selector is required");
+    let expression = &spec.disk_selector.expression;
+    let at = path.key("diskSelector").key("match");
+    if expression.is_set() {
+        report.expression(&at, "disk selector", &expression.0, &environments::disk(), &Type::Bool);
+    } else if required {
+        report.error(&at, "disk selector is required");
     }
     let (min, max) = (&spec.min_size, &spec.max_size);
     if !sized {

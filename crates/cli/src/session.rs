@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use ichor_client::{Client, NodeError, Reply, Target, Unreachable, split, status_text};
+use ichor_client::{Client, NodeError, Reply, Target, split, status_text};
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::{Code, Status};
 
@@ -38,7 +38,7 @@ impl Session {
             .hint("give them with `-n ADDRESS`, or keep them with `ichorctl config node ADDRESS...`"));
         }
         let client = profile.client()?;
-        let peer = client.connect().await.map_err(|error| explain::unreachable(&error))?;
+        let peer = connect(&client).await?;
         Ok(Self::over(client, profile.nodes, peer, true))
     }
 
@@ -52,7 +52,7 @@ impl Session {
             ));
         }
         let client = crate::profile::insecure_client(&nodes, fingerprints)?;
-        let peer = client.connect().await.map_err(|error: Unreachable| explain::unreachable(&error))?;
+        let peer = connect(&client).await?;
         Ok(Self::over(client, nodes, peer, false))
     }
 
@@ -67,6 +67,11 @@ impl Session {
             _ => peer,
         };
         Self { client, nodes, label, routed }
+    }
+
+    /// Waits for the answer to a question, and says so when it takes long.
+    pub async fn ask<T>(&self, question: impl Future<Output = T>) -> T {
+        term::patient(&format!("waiting for {}", self.nodes.join(", ")), question).await
     }
 
     /// A client whose calls go to all machines.
@@ -121,6 +126,11 @@ impl Session {
         term::warn(&errors_text(&split.failed));
         Ok(split.ok)
     }
+}
+
+async fn connect(client: &Client) -> Result<String, Failure> {
+    let connected = term::patient("connecting", client.connect()).await;
+    connected.map_err(|error| explain::unreachable(&error))
 }
 
 /// Errors of machines that were met along a stream; told at its end.

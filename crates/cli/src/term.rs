@@ -1,6 +1,8 @@
 //! The terminal: colours where they are welcome, warnings, progress of what takes long.
 
+use std::future::Future;
 use std::io::{IsTerminal as _, Write as _, stderr};
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 /// A step is not worth a word before it took this long.
@@ -29,6 +31,33 @@ pub fn warn(text: &str) {
 /// Prints a block of errors in red on standard error.
 pub fn red(text: &str) {
     eprintln!("{}", coloured(RED, text.trim_end()));
+}
+
+/// Waits for `work`; on a terminal says what is waited for once it takes longer than a second.
+pub async fn patient<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    if !is_live() {
+        return work.await;
+    }
+    let started = Instant::now();
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + PATIENCE, PATIENCE);
+    let mut drawn = false;
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut work => {
+                if drawn {
+                    eprint!("\r\x1b[K");
+                }
+                return result;
+            }
+            _ = ticks.tick() => {
+                eprint!("\r\x1b[K{what} ({}s)", started.elapsed().as_secs());
+                let _ = stderr().flush();
+                drawn = true;
+            }
+        }
+    }
 }
 
 /// Progress of named steps on standard error.

@@ -117,7 +117,7 @@ fn run(call: &Call) -> Result<(), Failure> {
         } else {
             Session::open(call).await?
         };
-        let reply = session.all().machine().apply_configuration(request).await;
+        let reply = session.ask(session.all().machine().apply_configuration(request)).await;
         let doing = "error applying new configuration";
         for (node, reply) in session.gather(doing, reply.map(|reply| reply.into_inner().messages))? {
             tell(&node, &reply);

@@ -62,7 +62,7 @@ fn run(call: &Call) -> Result<(), Failure> {
                 warn_of_old_versions(&session).await;
             }
         };
-        let ((), definitions) = tokio::join!(skew, first.definitions());
+        let ((), definitions) = session.ask(async { tokio::join!(skew, first.definitions()) }).await;
         let (listed, definitions) =
             definitions.map_err(|status| explain::status("error listing resource definitions", &status))?;
         let definition = resolve(&definitions, call.arg(0))?;
@@ -133,7 +133,7 @@ async fn list(
     let mut failed: Vec<NodeError> = Vec::new();
     let mut statuses: Vec<Status> = Vec::new();
     let mut answered = false;
-    while let Some((node, answer)) = answers.next().await {
+    while let Some((node, answer)) = session.ask(answers.next()).await {
         match answer {
             Ok(resources) => {
                 answered = true;

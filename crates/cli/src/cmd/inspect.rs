@@ -37,7 +37,7 @@ fn run(call: &Call) -> Result<(), Failure> {
     block_on(async {
         let session = Session::open(call).await?;
         let client = session.only(call)?;
-        let reply = client.inspect().controller_runtime_dependencies(()).await;
+        let reply = session.ask(client.inspect().controller_runtime_dependencies(())).await;
         let doing = "error getting controller runtime dependencies";
         let replies = session.gather(doing, reply.map(|reply| reply.into_inner().messages))?;
         let edges: Vec<ControllerDependencyEdge> =

@@ -60,7 +60,7 @@ fn run(call: &Call) -> Result<(), Failure> {
                 let after = machineconfig::patched(before.clone().into_bytes(), &patches)?;
                 let unchanged = before.as_bytes() == after;
                 let request = apply::request(call, after)?;
-                let reply = session.node(node).machine().apply_configuration(request).await;
+                let reply = session.ask(session.node(node).machine().apply_configuration(request)).await;
                 let reply =
                     reply.map_err(|status| explain::status(&format!("{node}: error patching"), &status))?;
                 let name = name_of(&config);

@@ -60,7 +60,7 @@ fn run(call: &Call) -> Result<(), Failure> {
 }
 
 async fn fetch(session: &Session) -> Result<Vec<(String, Process)>, Failure> {
-    let reply = session.all().machine().processes(()).await;
+    let reply = session.ask(session.all().machine().processes(())).await;
     session.gather("error getting processes", reply.map(|reply| reply.into_inner().messages))
 }
 

@@ -43,22 +43,22 @@ fn run(call: &Call) -> Result<(), Failure> {
         let doing = "error on service action";
         let replies: Vec<(String, String)> = match action {
             "start" => {
-                let reply = machine.service_start(ServiceStartRequest { id }).await;
+                let reply = session.ask(machine.service_start(ServiceStartRequest { id })).await;
                 let replies = session.gather(doing, reply.map(|reply| reply.into_inner().messages))?;
                 replies.into_iter().map(|(node, reply)| (node, reply.resp)).collect()
             }
             "stop" => {
-                let reply = machine.service_stop(ServiceStopRequest { id }).await;
+                let reply = session.ask(machine.service_stop(ServiceStopRequest { id })).await;
                 let replies = session.gather(doing, reply.map(|reply| reply.into_inner().messages))?;
                 replies.into_iter().map(|(node, reply)| (node, reply.resp)).collect()
             }
             "restart" => {
-                let reply = machine.service_restart(ServiceRestartRequest { id }).await;
+                let reply = session.ask(machine.service_restart(ServiceRestartRequest { id })).await;
                 let replies = session.gather(doing, reply.map(|reply| reply.into_inner().messages))?;
                 replies.into_iter().map(|(node, reply)| (node, reply.resp)).collect()
             }
             _ => {
-                let reply = machine.service_list(()).await;
+                let reply = session.ask(machine.service_list(())).await;
                 let lists = session
                     .gather("error listing services", reply.map(|reply| reply.into_inner().messages))?;
                 let now = Timestamp::now();

@@ -26,8 +26,8 @@ fn run(call: &Call) -> Result<(), Failure> {
         let session = Session::open(call).await?;
         let mut time = session.all().time();
         let reply = match call.some_text("check") {
-            Some(server) => time.time_check(TimeRequest { server: server.to_owned() }).await,
-            None => time.time(()).await,
+            Some(server) => session.ask(time.time_check(TimeRequest { server: server.to_owned() })).await,
+            None => session.ask(time.time(())).await,
         };
         let replies =
             session.gather("error fetching time", reply.map(|reply| reply.into_inner().messages))?;

@@ -39,7 +39,7 @@ fn run(call: &Call) -> Result<(), Failure> {
     }
     block_on(async {
         let session = Session::open_either(call).await?;
-        let reply = session.all().machine().version(()).await;
+        let reply = session.ask(session.all().machine().version(())).await;
         let versions =
             session.gather("error getting version", reply.map(|reply| reply.into_inner().messages))?;
         if as_json {

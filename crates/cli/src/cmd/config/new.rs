@@ -28,7 +28,7 @@ pub fn run(call: &Call) -> Result<(), Failure> {
     block_on(async {
         let session = Session::open(call).await?;
         let client = session.only(call)?;
-        let reply = client.machine().generate_client_configuration(request).await;
+        let reply = session.ask(client.machine().generate_client_configuration(request)).await;
         let doing = "error generating client configuration";
         let replies = session.gather(doing, reply.map(|reply| reply.into_inner().messages))?;
         let Some((node, reply)) = replies.into_iter().next() else {

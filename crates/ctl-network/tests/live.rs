@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ichor_cosi::{Runtime, State, SystemClock};
 use ichor_ctl_network::ports::{Dhcp, Running};
-use ichor_ctl_network::system::{SystemHost, SystemKernel};
+use ichor_ctl_network::system::{SystemDhcp, SystemHost, SystemKernel};
 use ichor_ctl_network::{DevicesGate, Ports, register};
 use ichor_net::cmdline::NetworkArgs;
 use ichor_net::dhcp4::{self, Config, Event, Lease};
@@ -70,8 +70,14 @@ impl Node {
     }
 }
 
-/// A node with a veth link `eth0`, its other end up.
+/// A node with a veth link `eth0`, its other end up, and leases handed out by the test.
 fn on_a_node(cmdline: &str, test: impl AsyncFnOnce(&Node) + Send) {
+    let dhcp = FakeDhcp::default();
+    with_dhcp(cmdline, dhcp.clone(), dhcp, test);
+}
+
+/// As [`on_a_node`], with any DHCP client.
+fn with_dhcp(cmdline: &str, dhcp: impl Dhcp, events: FakeDhcp, test: impl AsyncFnOnce(&Node) + Send) {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root for network namespaces");
         return;
@@ -96,11 +102,10 @@ fn on_a_node(cmdline: &str, test: impl AsyncFnOnce(&Node) + Send) {
                 );
                 let state = State::new(SystemClock);
                 let controllers = Runtime::new(state.clone());
-                let dhcp = FakeDhcp::default();
                 let ports = Ports {
                     kernel: SystemKernel::open().unwrap(),
                     host,
-                    dhcp: dhcp.clone(),
+                    dhcp,
                     cmdline: NetworkArgs::parse(&Cmdline::parse(cmdline)).unwrap(),
                     devices: DevicesGate::OPEN,
                     platform: "sandbox".to_owned(),
@@ -108,7 +113,7 @@ fn on_a_node(cmdline: &str, test: impl AsyncFnOnce(&Node) + Send) {
                     seed: 1,
                 };
                 register(&controllers, ports).unwrap();
-                let node = Node { state, netlink, dhcp, directory: directory.clone() };
+                let node = Node { state, netlink, dhcp: events, directory: directory.clone() };
                 tokio::select! {
                     () = controllers.run(std::future::pending()) => {}
                     () = test(&node) => {}
@@ -380,5 +385,56 @@ cluster: {}
         let received = tokio::time::timeout(Duration::from_secs(5), client.recv(&mut buffer)).await;
         let length = received.unwrap().unwrap();
         assert_eq!(buffer[length - 4..length], [10, 1, 2, 3]);
+    });
+}
+
+/// Answers every DHCP message on `far0`, from there.
+fn serve_dhcp(namespace: std::os::fd::BorrowedFd<'_>) -> std::net::UdpSocket {
+    use ichor_net::dhcp4::message::{Kind, Message, option};
+    let bind = || std::net::UdpSocket::bind("0.0.0.0:67").unwrap();
+    let socket = netns::run_in(namespace, bind).unwrap();
+    socket.set_broadcast(true).unwrap();
+    let serving = socket.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        while let Ok((length, _)) = serving.recv_from(&mut buffer) {
+            let Ok(request) = Message::decode(&buffer[..length]) else { return };
+            let kind = if request.kind() == Some(Kind::Discover) { Kind::Offer } else { Kind::Ack };
+            let mut reply = Message::request(kind, request.transaction, request.hardware);
+            reply.is_reply = true;
+            reply.your = "10.77.0.50".parse().unwrap();
+            for (number, value) in [
+                (option::SUBNET_MASK, vec![255, 255, 255, 0]),
+                (option::ROUTER, vec![10, 77, 0, 1]),
+                (option::DNS, vec![10, 77, 0, 3]),
+                (option::SERVER_ID, vec![10, 77, 0, 1]),
+                (option::LEASE_TIME, vec![0, 1, 0x51, 0x80]),
+            ] {
+                reply.options.insert(number, value);
+            }
+            let _ = serving.send_to(&reply.encode(), "10.77.0.255:68");
+        }
+    });
+    socket
+}
+
+#[test]
+fn a_real_client_gets_a_real_lease() {
+    with_dhcp("ip=eth0:dhcp", SystemDhcp, FakeDhcp::default(), async |node| {
+        let far = netns::create().unwrap();
+        let far = std::os::fd::AsFd::as_fd(&far);
+        link::move_to(&node.netlink, "far0", far).await.unwrap();
+        let other = Netlink::open_in(far).unwrap();
+        link::add_address(&other, "far0", "10.77.0.1/24".parse().unwrap()).await.unwrap();
+        let socket = serve_dhcp(far);
+        link::set_up(&other, "far0", true).await.unwrap();
+        let began = Instant::now();
+        node.wait_for_default("10.77.0.50/24").await;
+        eprintln!("leased after {:?}", began.elapsed());
+        node.wait("route", |state| state.get::<RouteStatus>("network", "inet4/10.77.0.1//1024").ok()).await;
+        // Wakes the server for its end.
+        let _ =
+            netns::run_in(far, || std::net::UdpSocket::bind("10.77.0.1:0")?.send_to(b"x", "10.77.0.1:67"));
+        drop(socket);
     });
 }

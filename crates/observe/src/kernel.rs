@@ -91,11 +91,12 @@ fn kept(priority: u8, text: &str, now: Timestamp) -> String {
     format!("user: {name:>7}: [{now}]: {PREFIX}{text}\n")
 }
 
-/// A kmsg record: facility user, the priority, our prefix, the text.
+/// A kmsg record: facility user, the priority, our prefix, the text. Without the newline the kernel waits for
+/// a continuation and shows the record only when the next one comes.
 fn record(priority: u8, text: &str) -> String {
     /// Facility `user`, shifted as the kernel wants it.
     const FACILITY_USER: u8 = 1 << 3;
-    format!("<{}>{PREFIX}{}", FACILITY_USER | (priority & 7), shorten(text))
+    format!("<{}>{PREFIX}{}\n", FACILITY_USER | (priority & 7), shorten(text))
 }
 
 /// Tabs become spaces and long lines are cut with `...`.
@@ -119,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_record_has_facility_priority_and_prefix() {
-        assert_eq!(record(6, "a\tb"), "<14>[talos] a b");
+        assert_eq!(record(6, "a\tb"), "<14>[talos] a b\n");
     }
 
     #[test]
@@ -132,7 +133,7 @@ mod tests {
     fn long_lines_are_cut_on_a_character() {
         let text = "é".repeat(1000);
         let line = record(6, &text);
-        assert!(line.len() <= LINE_MAX + 4 && line.ends_with("..."), "{}", line.len());
+        assert!(line.len() <= LINE_MAX + 4 && line.ends_with("...\n"), "{}", line.len());
         assert_eq!(shorten("short"), "short");
     }
 }

@@ -5,9 +5,13 @@
 //! buffer at all.
 
 use std::collections::VecDeque;
+use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
 use tokio::sync::Notify;
 
 /// Text bytes in one chunk.
@@ -18,9 +22,6 @@ pub const CHUNKS_MAX: usize = 15;
 
 /// First allocation of the live chunk.
 const LIVE_INITIAL: usize = 16 * 1024;
-
-/// Level 1 packs log text about as well as the default, at a third of the time.
-const COMPRESSION_LEVEL: i32 = 1;
 
 /// A bounded log with any number of readers.
 pub struct LogRing {
@@ -44,24 +45,35 @@ struct Packed {
 
 #[derive(Clone)]
 enum Body {
-    Zstd(Bytes),
+    Deflate(Bytes),
     /// Kept as it came: compression failed or did not pay.
     Plain(Bytes),
 }
 
 impl Body {
     fn pack(text: Vec<u8>) -> Self {
-        match zstd::bulk::compress(&text, COMPRESSION_LEVEL) {
-            Ok(small) if small.len() < text.len() => Self::Zstd(small.into()),
+        // The fast level packs log text to a fifth; the others cost time for little.
+        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
+        let packed = encoder.write_all(&text).and_then(|()| encoder.finish());
+        match packed {
+            Ok(mut small) if small.len() < text.len() => {
+                small.shrink_to_fit();
+                Self::Deflate(small.into())
+            }
             Ok(_) | Err(_) => Self::Plain(text.into()),
         }
     }
 
     fn unpack(&self, len: usize) -> Bytes {
         match self {
-            // We packed it ourselves with this very length; should memory be damaged, the reader
-            // gets a hole, not a crash.
-            Self::Zstd(bytes) => zstd::bulk::decompress(bytes, len).unwrap_or_default().into(),
+            Self::Deflate(bytes) => {
+                let mut text = Vec::with_capacity(len);
+                // We packed it ourselves; should memory be damaged, the reader gets a hole, not a crash.
+                match DeflateDecoder::new(&bytes[..]).take(len as u64).read_to_end(&mut text) {
+                    Ok(_) => text.into(),
+                    Err(_) => Bytes::new(),
+                }
+            }
             Self::Plain(bytes) => bytes.clone(),
         }
     }
@@ -164,7 +176,7 @@ impl LogRing {
             .packed
             .iter()
             .map(|chunk| match &chunk.body {
-                Body::Zstd(bytes) | Body::Plain(bytes) => bytes.len(),
+                Body::Deflate(bytes) | Body::Plain(bytes) => bytes.len(),
             })
             .sum();
         packed + inner.live.capacity()

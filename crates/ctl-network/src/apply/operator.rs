@@ -57,12 +57,23 @@ impl<D: Dhcp> OperatorSpecController<D> {
         };
         let lease = Arc::new(Mutex::new(None));
         let (slot, wake) = (lease.clone(), self.wake.clone());
+        let link_name = spec.link_name.clone();
         let on_event = Arc::new(move |event| {
-            let held = match event {
+            let lease = match event {
                 Event::Bound(lease) => Some(*lease),
                 Event::Lost => None,
             };
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = held;
+            let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            let address = |lease: &Option<Lease>| lease.as_ref().map(|lease| lease.address);
+            match (address(&held), address(&lease)) {
+                (old, Some(address)) if old != Some(address) => {
+                    tracing::info!(link = link_name, %address, "leased address");
+                }
+                (Some(address), None) => tracing::warn!(link = link_name, %address, "lost lease"),
+                (Some(_) | None, _) => {}
+            }
+            *held = lease;
+            drop(held);
             if let Some(wake) = &wake {
                 wake.wake();
             }

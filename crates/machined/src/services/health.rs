@@ -16,9 +16,9 @@ pub type HealthCheck = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + 
 pub struct Health {
     /// Asks the service.
     pub check: HealthCheck,
-    /// Before the first check.
+    /// A service that is coming up may fail this long before it is news; until then it is asked often.
     pub initial: Duration,
-    /// Between checks until one succeeds: a service that is coming up is seen soon.
+    /// Between checks while it comes up.
     pub eager: Duration,
     /// Between checks.
     pub period: Duration,
@@ -31,8 +31,8 @@ impl Health {
     pub fn new(check: HealthCheck) -> Self {
         Self {
             check,
-            initial: Duration::from_millis(20),
-            eager: Duration::from_millis(100),
+            initial: Duration::from_secs(1),
+            eager: Duration::from_millis(10),
             period: Duration::from_secs(5),
             timeout: Duration::from_millis(500),
         }

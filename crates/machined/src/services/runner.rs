@@ -267,7 +267,7 @@ async fn health(shared: &Shared, spec: &ServiceSpec) {
     let Some(Health { check, initial, eager, period, timeout }) = &spec.health else {
         return std::future::pending().await;
     };
-    tokio::time::sleep(*initial).await;
+    let began = Instant::now();
     let mut well_once = false;
     loop {
         let result = match tokio::time::timeout(*timeout, check()).await {
@@ -275,9 +275,11 @@ async fn health(shared: &Shared, spec: &ServiceSpec) {
             Err(_) => Err("timed out".to_owned()),
         };
         well_once |= result.is_ok();
-        // What fails while it comes up is not news until the service had its time.
-        shared.checked(&spec.id, result);
-        tokio::time::sleep(if well_once { *period } else { *eager }).await;
+        let coming_up = !well_once && began.elapsed() < *initial;
+        if !coming_up {
+            shared.checked(&spec.id, result);
+        }
+        tokio::time::sleep(if coming_up { *eager } else { *period }).await;
     }
 }
 

@@ -224,7 +224,7 @@ async fn a_health_check_decides_whether_a_service_is_up() {
     bench.manager.load(spec);
     bench.manager.start("apid").unwrap();
     bench.until("apid", ServiceState::Running).await;
-    let error = bench.manager.wait_up(&["apid"], Duration::from_secs(1)).await.unwrap_err();
+    let error = bench.manager.wait_up(&["apid"], Duration::from_secs(3)).await.unwrap_err();
     assert_eq!(error.to_string(), "timed out waiting for services to be up: apid");
     well.store(true, std::sync::atomic::Ordering::SeqCst);
     bench.manager.wait_up(&["apid"], BOUND).await.unwrap();

@@ -62,8 +62,8 @@ pub async fn patient<T>(what: &str, work: impl Future<Output = T>) -> T {
 
 /// Progress of named steps on standard error.
 ///
-/// On a terminal the current step is redrawn in place once it takes longer than a second; elsewhere each
-/// step is one line. Finished steps stay as lines either way.
+/// On a terminal the current step is redrawn in place, with its time once it takes longer than a second;
+/// elsewhere each step is one line. Finished steps stay as lines either way.
 pub struct Progress {
     live: bool,
     step: String,
@@ -84,7 +84,11 @@ impl Progress {
         self.since = Instant::now();
         if !self.live {
             eprintln!("{}", self.step);
+            return;
         }
+        eprint!("\r\x1b[K  {}", self.step);
+        let _ = stderr().flush();
+        self.drawn = true;
     }
 
     /// Says more about the running step; call it often, it draws when it is time to.
@@ -94,7 +98,7 @@ impl Progress {
         }
         let seconds = self.since.elapsed().as_secs();
         let gap = if detail.is_empty() { "" } else { ": " };
-        eprint!("\r\x1b[K{} ({seconds}s){gap}{detail}", self.step);
+        eprint!("\r\x1b[K  {} ({seconds}s){gap}{detail}", self.step);
         let _ = stderr().flush();
         self.drawn = true;
     }
@@ -120,6 +124,7 @@ impl Progress {
             eprintln!("\r\x1b[K{} {}", coloured(RED, "✗"), self.step);
         }
         self.step.clear();
+        self.drawn = false;
     }
 }
 

@@ -199,7 +199,9 @@ fn stop(call: &Call) -> Result<(), Failure> {
     let mut progress = Progress::new();
     progress.step(format!("stopping {}", call.text("name")));
     each(call, |provider, cluster, machine| provider.stop(cluster, machine))
-        .inspect_err(|_| progress.failed())
+        .inspect_err(|_| progress.failed())?;
+    progress.done();
+    Ok(())
 }
 
 fn start(call: &Call) -> Result<(), Failure> {

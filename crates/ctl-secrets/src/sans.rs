@@ -132,7 +132,13 @@ impl Controller for MaintenanceCertSans {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        let Some(mut names) = node_names(ctx, ALL_ADDRESSES)? else { return Ok(()) };
+        // A machine without a configuration may have no name, and must be reachable all the same.
+        let Some(node) = ctx.get::<NodeAddress>(ALL_ADDRESSES)? else { return Ok(()) };
+        let mut names = Names::default();
+        if let Some(host) = ctx.get::<HostnameStatus>(HOSTNAME)? {
+            names.host(&host);
+        }
+        names.node(&node);
         names.either("127.0.0.1");
         names.either("::1");
         let mut spec = names.into_spec();

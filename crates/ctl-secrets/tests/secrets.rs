@@ -312,3 +312,13 @@ async fn maintenance_makes_its_own_authority_once() {
     assert!(server.addresses.contains(&"127.0.0.1".parse().unwrap()));
     assert!(server.dns_names.contains(&"node-1".to_owned()));
 }
+
+#[tokio::test]
+async fn a_machine_without_a_name_still_gets_its_maintenance_certificate() {
+    let lab = Lab::new("worker");
+    lab.state.destroy::<HostnameStatus>("network", "hostname", "").unwrap();
+    Harness::new(&lab.state, MaintenanceCertSans).unwrap().reconcile().await.unwrap();
+    let names = lab.state.get::<CertSAN>("secrets", id::MAINTENANCE).unwrap();
+    assert!(names.dns_names.is_empty());
+    assert!(names.ips.len() > 2, "the node's own and loopback: {:?}", names.ips);
+}

@@ -86,7 +86,7 @@ impl Diagnostic {
         let mut out = format!("{level}: {}\n", self.titled());
         if self.span.is_known() {
             out.push_str(&format!("  --> {file}:{}:{}\n", self.span.line, self.span.column));
-            if let Some(line) = text.lines().nth(self.span.line as usize - 1) {
+            if let Some(line) = line_at(text, &self.span) {
                 let number = self.span.line.to_string();
                 let margin = " ".repeat(number.len());
                 let (line, lead, width) = excerpt(line, &self.span);
@@ -121,6 +121,16 @@ impl Diagnostic {
             "help": self.help,
         })
     }
+}
+
+/// The line of a text that a place is in.
+fn line_at<'t>(text: &'t str, span: &Span) -> Option<&'t str> {
+    let offset = (span.offset as usize).min(text.len());
+    if !text.is_char_boundary(offset) {
+        return None;
+    }
+    let start = text[..offset].rfind('\n').map_or(0, |at| at + 1);
+    text[start..].lines().next()
 }
 
 /// Characters of a line that an excerpt shows at most.

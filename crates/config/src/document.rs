@@ -168,9 +168,9 @@ const EXCLUSIVE: &[&[&str]] = &[
     &["UserVolumeConfig", "ExistingVolumeConfig"],
 ];
 
-/// True if two different kinds may not share a name.
-pub fn kinds_conflict(left: &str, right: &str) -> bool {
-    left != right && EXCLUSIVE.iter().any(|group| group.contains(&left) && group.contains(&right))
+/// The group of kinds that a kind may not share a name with.
+pub(crate) fn exclusive_group(kind: &str) -> Option<usize> {
+    EXCLUSIVE.iter().position(|group| group.contains(&kind))
 }
 
 impl Document {

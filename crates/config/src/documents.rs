@@ -1,13 +1,16 @@
 //! All documents of a configuration: load, look up, encode.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use ichor_yaml::{Limits, Node, Span, Value};
 
 use crate::{
     diagnostic::{Diagnostic, Diagnostics, Stage},
     document::{self, API_VERSION, Document, DocumentId, ROOT_KIND},
-    model::{Decoder, Path},
+    model::{Decoder, PROBLEMS_MAX, Path},
     v1alpha1,
 };
 
@@ -63,8 +66,11 @@ impl Documents {
     pub(crate) fn from_trees(trees: Vec<Node>) -> Result<Self, Diagnostics> {
         let mut problems = Diagnostics::default();
         let mut items: Vec<Entry> = Vec::new();
-        let mut seen: Vec<DocumentId> = Vec::new();
+        let mut seen: HashSet<DocumentId> = HashSet::new();
         for tree in trees {
+            if problems.items.len() > PROBLEMS_MAX {
+                break;
+            }
             if let Some(entry) = read_document(tree, &mut seen, &mut problems) {
                 items.push(entry);
             }
@@ -84,22 +90,20 @@ impl Documents {
     pub(crate) fn assemble(mut items: Vec<Entry>) -> Result<Self, Diagnostics> {
         items.sort_by_key(|entry| !matches!(entry.document, Document::Config(_)));
         let mut problems = Diagnostics::default();
-        for (i, entry) in items.iter().enumerate() {
+        let mut seen: HashSet<(&str, &str)> = HashSet::new();
+        let mut exclusive: HashMap<(usize, &str), &str> = HashMap::new();
+        for entry in &items {
             let (kind, name) = (entry.document.kind(), entry.document.name());
-            let message = items[..i].iter().find_map(|earlier| {
-                let other = earlier.document.kind();
-                if earlier.document.name() != name {
-                    None
-                } else if other == kind && kind == ROOT_KIND {
-                    Some("duplicate v1alpha1.Config".to_owned())
-                } else if other == kind {
-                    Some(format!("duplicate document: {kind}/{name}"))
-                } else if document::kinds_conflict(other, kind) {
-                    Some(format!("conflicting documents: {other}/{name} and {kind}/{name}"))
-                } else {
-                    None
+            let group = document::exclusive_group(kind);
+            let rival = group.and_then(|group| exclusive.insert((group, name), kind));
+            let message = if !seen.insert((kind, name)) {
+                match kind {
+                    ROOT_KIND => Some("duplicate v1alpha1.Config".to_owned()),
+                    kind => Some(format!("duplicate document: {kind}/{name}")),
                 }
-            });
+            } else {
+                rival.map(|other| format!("conflicting documents: {other}/{name} and {kind}/{name}"))
+            };
             if let Some(message) = message {
                 let span = entry.tree.as_ref().map_or(Span::NONE, |tree| tree.span);
                 let base = Diagnostic::error(Stage::Stream, message);
@@ -229,7 +233,7 @@ fn is_root(tree: &Node) -> bool {
     ["machine", "cluster", "debug", "persist"].iter().any(|key| tree.get(key).is_some())
 }
 
-fn read_document(tree: Node, seen: &mut Vec<DocumentId>, problems: &mut Diagnostics) -> Option<Entry> {
+fn read_document(tree: Node, seen: &mut HashSet<DocumentId>, problems: &mut Diagnostics) -> Option<Entry> {
     let mut fail = |span: Span, message: String, help: Option<String>| {
         problems.items.push(Diagnostic { span, help, ..Diagnostic::error(Stage::Stream, message) });
     };
@@ -238,12 +242,11 @@ fn read_document(tree: Node, seen: &mut Vec<DocumentId>, problems: &mut Diagnost
         return None;
     };
     let id = claimed_id(&tree);
-    if seen.contains(&id) {
+    if !seen.insert(id.clone()) {
         let DocumentId { api_version, kind, name } = &id;
         fail(tree.span, format!("duplicate document {api_version}/{kind}/{name} is not allowed"), None);
         return None;
     }
-    seen.push(id.clone());
     let written_kind = tree.get("kind").and_then(Node::as_str).unwrap_or_default();
     if id.kind.is_empty() {
         let help = "a document has `apiVersion` and `kind`, or one of machine, cluster, debug, persist";

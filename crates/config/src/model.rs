@@ -12,6 +12,7 @@ mod scalars;
 mod shape;
 
 pub use collections::{Keyed, KeyedList, List, Map, Replace};
+pub(crate) use decoder::PROBLEMS_MAX;
 pub use decoder::{Decoder, Path, Step, UnknownKey};
 pub use free::{Free, FreeValue};
 pub(crate) use macros::{choices, section};

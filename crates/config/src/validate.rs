@@ -1,6 +1,7 @@
 //! The rules a configuration has to keep, beyond the types of its values.
 
 mod cluster;
+mod images;
 mod kinds;
 mod labels;
 mod machine;

@@ -109,3 +109,49 @@ fn damaged_texts_are_refused_or_read_but_never_panic() {
             patch::Patch::load(&bytes).map(|patch| patch::apply_to_bytes(b"machine: {}\n", &[patch]).is_ok());
     }
 }
+
+/// Texts of about a mebibyte that try to cost more than they are worth.
+fn hostile() -> Vec<(&'static str, String)> {
+    let documents = "---\ndebug: true\n".repeat(60_000);
+    let named: String = (0..12_000)
+        .map(|i| format!("---\napiVersion: v1alpha1\nkind: LinkConfig\nname: eth{i}\nup: true\n"))
+        .collect();
+    let keys: String = (0..60_000).map(|i| format!("  k{i}: 1\n")).collect();
+    let entries: Vec<String> = (0..70_000).map(|i| format!("k{i}: v")).collect();
+    vec![
+        ("a wide list", format!("machine:\n  pods: [{}]\n", "a,".repeat(500_000))),
+        ("brackets", "[".repeat(1 << 20)),
+        ("dashes", "- ".repeat(500_000)),
+        ("questions", "? ".repeat(500_000)),
+        ("one long text", format!("machine:\n  token: \"{}\"\n", "x".repeat(1 << 20))),
+        ("unknown keys", format!("machine:\n{keys}")),
+        ("a wide mapping", format!("machine: {{sysctls: {{{}}}}}\n", entries.join(","))),
+        ("many documents", documents),
+        ("many named documents", named),
+        ("a comment", "#".repeat(1 << 20)),
+        ("a block", format!("machine: |\n{}", " a\n".repeat(330_000))),
+    ]
+}
+
+#[test]
+fn hostile_texts_cost_little() {
+    for (name, text) in hostile() {
+        let start = std::time::Instant::now();
+        match Documents::load(text.as_bytes()) {
+            Ok(documents) => {
+                let _ =
+                    documents.validate(ichor_config::Mode::METAL).map_err(|error| error.render("x", &text));
+                let _ = documents.encode(CommentMode::None);
+            }
+            Err(error) => {
+                assert!(error.items.len() <= 102, "{name}: {} problems", error.items.len());
+                let _ = (error.render("x", &text), error.to_string());
+            }
+        }
+        // Generous, for builds without optimisation on busy machines; anything quadratic takes minutes.
+        assert!(start.elapsed().as_secs() < 20, "{name}: {:?}", start.elapsed());
+        if std::env::var_os("SHOW_TIMES").is_some() {
+            println!("{name}: {:?}", start.elapsed());
+        }
+    }
+}

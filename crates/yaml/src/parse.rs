@@ -26,7 +26,7 @@ pub struct Limits {
 impl Default for Limits {
     /// Room for any real configuration (a large one has a few thousand values), little for a bomb.
     fn default() -> Self {
-        Self { bytes: 16 << 20, depth: 128, nodes: 300_000, alias_nodes: 50_000 }
+        Self { bytes: 16 << 20, depth: 128, nodes: 150_000, alias_nodes: 50_000 }
     }
 }
 

@@ -6,6 +6,9 @@ use ichor_yaml::{Node, Span, Style, Value};
 
 use crate::diagnostic::{Diagnostic, Stage};
 
+/// Problems that are reported at most; more would only cost time, also the reader's.
+pub(crate) const PROBLEMS_MAX: usize = 100;
+
 /// One step of a path into a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -177,6 +180,9 @@ impl Decoder {
 
     /// Notes a problem at a place.
     pub fn problem(&mut self, span: Span, message: String, help: Option<String>) {
+        if self.is_full(span) {
+            return;
+        }
         self.problems.push(Diagnostic {
             path: self.path.clone(),
             span,
@@ -185,8 +191,20 @@ impl Decoder {
         });
     }
 
+    /// True once there is enough to fix; the last problem says so.
+    fn is_full(&mut self, span: Span) -> bool {
+        if self.problems.len() == PROBLEMS_MAX {
+            let message = format!("more than {PROBLEMS_MAX} problems, the rest is not shown");
+            self.problems.push(Diagnostic { span, ..Diagnostic::error(Stage::Decode, message) });
+        }
+        self.problems.len() > PROBLEMS_MAX
+    }
+
     /// Notes a key that no type has.
     pub fn unknown(&mut self, key: &Node, value: &Node, known: &[&str]) {
+        if self.is_full(key.span) {
+            return;
+        }
         let name = key.as_str().unwrap_or("?").to_owned();
         let path = self.path.key(&name);
         let help = crate::suggest::did_you_mean(&name, known.iter().copied());

@@ -1,0 +1,138 @@
+//! What a running node asks: which changes need a reboot, what the documents say together.
+
+use expect_test::expect;
+use ichor_config::{
+    Documents,
+    access::{HostnameSource, TimeSettings},
+    plan,
+};
+use ichor_types::{GoDuration, MachineType};
+
+fn load(text: &str) -> Documents {
+    Documents::load(text.as_bytes()).unwrap_or_else(|error| panic!("{}", error.render("text", text)))
+}
+
+const BASE: &str =
+    "version: v1alpha1\nmachine:\n    type: worker\n    token: t\n    features:\n        rbac: true\n";
+
+/// Changes the base by adding lines to the machine section.
+fn with(lines: &str) -> Documents {
+    let indented: String = lines.lines().map(|line| format!("    {line}\n")).collect();
+    load(&format!("{BASE}{indented}"))
+}
+
+#[test]
+fn most_changes_take_effect_at_once() {
+    let base = load(BASE);
+    for change in [
+        "certSANs: [a]",
+        "sysctls: {a: b}",
+        "sysfs: {a: b}",
+        "network: {hostname: a}",
+        "kubelet: {image: a}",
+        "nodeLabels: {a: b}",
+        "install: {disk: /dev/sda}",
+        "registries: {mirrors: {a: {endpoints: []}}}",
+        "pods: [{a: b}]",
+        "time: {disabled: true}",
+        "logging: {destinations: []}",
+        "kernel: {modules: [{name: a}]}",
+    ] {
+        assert!(plan::plan(&base, &with(change)).is_hot(), "{change}");
+    }
+    let cluster = load(&format!("{BASE}cluster:\n    clusterName: x\ndebug: true\n"));
+    assert!(plan::plan(&base, &cluster).is_hot());
+    let document = load(&format!("{BASE}---\napiVersion: v1alpha1\nkind: ZswapConfig\n"));
+    assert!(plan::plan(&base, &document).is_hot());
+    let features = load(&BASE.replace("rbac: true\n", "rbac: true\n        hostDNS: {enabled: true}\n"));
+    assert!(plan::plan(&base, &features).is_hot());
+}
+
+#[test]
+fn some_changes_need_a_reboot_and_say_which() {
+    let base = load(BASE);
+    for (change, key) in [
+        ("env: {a: b}", "machine.env"),
+        ("files: [{content: a, permissions: 0o644, path: /var/a, op: create}]", "machine.files"),
+        ("udev: {rules: [a]}", "machine.udev"),
+        ("disks: [{device: /dev/sdb}]", "machine.disks"),
+        ("systemDiskEncryption: {state: {provider: luks2, keys: []}}", "machine.systemDiskEncryption"),
+        ("baseRuntimeSpecOverrides: {a: b}", "machine.baseRuntimeSpecOverrides"),
+    ] {
+        assert_eq!(plan::plan(&base, &with(change)).reboot, [key], "{change}");
+    }
+    let token = plan::plan(&base, &load(&BASE.replace("token: t", "token: other")));
+    assert_eq!(token.reboot, ["machine.token"]);
+    expect![[r#"
+        this config change can't be applied in immediate mode
+        diff:--- a
+        +++ b
+        @@ -1,7 +1,7 @@
+         version: v1alpha1
+         machine:
+             type: worker
+        -    token: t
+        +    token: other
+             certSANs: []
+             features:
+                 rbac: true
+    "#]]
+    .assert_eq(&token.reason());
+    let quota = load(&BASE.replace("rbac: true", "diskQuotaSupport: true"));
+    assert_eq!(plan::plan(&base, &quota).reboot, ["machine.features"]);
+}
+
+#[test]
+fn a_dry_run_shows_what_would_change() {
+    let base = load(BASE);
+    let summary = plan::dry_run_summary("Applied configuration without a reboot", Some(&base), &base);
+    expect![[r#"
+        Dry run summary:
+        Applied configuration without a reboot (skipped in dry-run).
+        Config diff:
+
+        No changes."#]]
+    .assert_eq(&summary);
+}
+
+#[test]
+fn older_sections_and_newer_documents_say_the_same() {
+    let old = with(
+        "network:\n    hostname: a\n    nameservers: [10.0.0.1, bad]\n    searchDomains: [x]\n    extraHostEntries:\n        - ip: 10.0.0.9\n          aliases: [n]\ntime:\n    servers: [ntp, /dev/ptp0]\n    bootTimeout: 1m\n",
+    );
+    let new = load(
+        "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: a\n---\napiVersion: v1alpha1\nkind: ResolverConfig\n\
+         nameservers:\n    - address: 10.0.0.1\nsearchDomains:\n    domains: [x]\n---\napiVersion: v1alpha1\n\
+         kind: StaticHostConfig\nname: 10.0.0.9\nhostnames: [n]\n---\napiVersion: v1alpha1\nkind: TimeSyncConfig\n\
+         bootTimeout: 1m\nntp:\n    servers: [ntp]\n",
+    );
+    for documents in [&old, &new] {
+        assert_eq!(documents.hostname_source(), HostnameSource::Static("a".to_owned()));
+        assert_eq!(documents.nameservers(), ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
+        assert_eq!(documents.search_domains(), ["x"]);
+        assert_eq!(documents.static_hosts().len(), 1);
+        assert_eq!(documents.time().servers, ["ntp"]);
+        assert_eq!(documents.time().boot_timeout, GoDuration::from_secs(60));
+    }
+    assert_eq!(old.time().devices, ["/dev/ptp0"]);
+    assert_eq!(old.machine_type(), MachineType::Worker);
+}
+
+#[test]
+fn every_question_has_an_answer_for_an_empty_configuration() {
+    for text in ["machine:\n", "cluster:\n", "debug: true\n", "apiVersion: v1alpha1\nkind: ZswapConfig\n"] {
+        let documents = load(text);
+        assert_eq!(documents.machine_type(), MachineType::Unknown);
+        assert_eq!(documents.hostname_source(), HostnameSource::FromAddress);
+        assert_eq!(documents.time(), TimeSettings::default());
+        assert!(documents.machine_ca().is_none() && documents.accepted_machine_cas().is_empty());
+        assert!(documents.env().is_empty() && documents.sysctls().is_empty() && documents.sysfs().is_empty());
+        assert!(!documents.describes_links() && documents.links().next().is_none());
+        assert_eq!(documents.cluster_name(), "");
+        assert_eq!(documents.api_server_port(), 6443);
+        assert_eq!(documents.pod_subnets()[0].to_string(), "10.244.0.0/16");
+        assert_eq!(documents.dns_domain(), "cluster.local");
+        assert!(documents.kube_prism_port().is_none() && !documents.host_dns_enabled());
+        assert!(documents.validate_images("v1.12.1").is_ok());
+    }
+}

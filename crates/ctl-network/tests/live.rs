@@ -144,7 +144,8 @@ fn a_static_address_is_ready_within_milliseconds() {
         let took = began.elapsed();
         assert_eq!(status.meta().owner(), "network.StatusController");
         eprintln!("network ready after {took:?}");
-        assert!(took < Duration::from_millis(250), "took {took:?}");
+        // Usually 6 ms; the bound only has to tell a timer from none on a busy machine.
+        assert!(took < Duration::from_millis(900), "took {took:?}");
 
         let state = &node.state;
         let hostname = state.get::<HostnameStatus>("network", "hostname").unwrap();
@@ -331,6 +332,31 @@ cluster:
         })
         .await;
         assert_eq!(rustix::system::uname().nodename().to_bytes(), b"other");
+    });
+}
+
+#[test]
+fn a_configuration_that_flips_ends_where_it_ends() {
+    on_a_node("", async |node| {
+        let with = "machine:\n    type: worker\n    network:\n        interfaces:\n            - interface: eth0\n              addresses: [10.9.0.2/24]\n";
+        let without = "machine:\n    type: worker\n";
+        let config = |yaml: &str| MachineConfig::new(yaml.as_bytes().to_vec());
+        node.state.create("config", MachineConfig::ACTIVE, config(with), "").unwrap();
+        for round in 0..40_u64 {
+            let yaml = if round % 2 == 0 { without } else { with };
+            node.state
+                .update_with::<MachineConfig>("config", MachineConfig::ACTIVE, "", |spec, _| {
+                    *spec = config(yaml)
+                })
+                .unwrap();
+            tokio::time::sleep(Duration::from_micros(round * 37 % 400)).await;
+        }
+        node.wait_for_default("10.9.0.2/24").await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let addresses = address::list(&node.netlink).await.unwrap();
+        assert!(addresses.iter().any(|a| a.prefix == "10.9.0.2/24".parse().unwrap()));
+        let spec = node.state.get::<AddressSpec>("network", "eth0/10.9.0.2/24").unwrap();
+        assert!(spec.meta().is_running());
     });
 }
 

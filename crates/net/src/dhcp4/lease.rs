@@ -79,9 +79,9 @@ impl Lease {
             routers: list(option::ROUTER),
             routes: message.options.get(&option::CLASSLESS_ROUTES).map_or_else(Vec::new, |b| routes(b)),
             dns: list(option::DNS),
-            domain: message.text(option::DOMAIN),
+            domain: message.text(option::DOMAIN).filter(|name| is_name(name)),
             search: message.options.get(&option::DOMAIN_SEARCH).map_or_else(Vec::new, |b| names(b)),
-            hostname: message.text(option::HOSTNAME),
+            hostname: message.text(option::HOSTNAME).filter(|name| is_name(name)),
             ntp: list(option::NTP),
             mtu: message.u16(option::MTU).filter(|mtu| *mtu >= 68),
             duration,
@@ -89,6 +89,13 @@ impl Lease {
             rebind_after,
         })
     }
+}
+
+/// True for what may be a name. It ends up in `/etc/hosts` and certificates, and anybody on the link may have
+/// sent it.
+fn is_name(text: &str) -> bool {
+    let clean = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    clean && (1..=253).contains(&text.len()) && !text.starts_with('.')
 }
 
 fn class_mask(address: Ipv4Addr) -> Ipv4Addr {
@@ -273,6 +280,16 @@ mod tests {
         let mut none = ack(&[]);
         none.your = Ipv4Addr::UNSPECIFIED;
         assert_eq!(Lease::parse(&none), None);
+    }
+
+    #[test]
+    fn names_that_are_none_are_dropped() {
+        for bad in ["a b", "a\tb", "<script>", ".a", "ä"] {
+            let lease =
+                Lease::parse(&ack(&[(option::HOSTNAME, bad.as_bytes()), (option::DOMAIN, bad.as_bytes())]));
+            let lease = lease.unwrap();
+            assert_eq!((lease.hostname, lease.domain), (None, None), "{bad}");
+        }
     }
 
     #[test]

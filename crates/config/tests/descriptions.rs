@@ -3,7 +3,8 @@
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use expect_test::expect;
-use ichor_config::describe;
+use ichor_config::{Documents, describe};
+use ichor_yaml::Node;
 
 /// Keys of the original's schema, as `Kind path`.
 const REFERENCE_KEYS: &str = include_str!("schema_keys.txt");
@@ -78,4 +79,45 @@ fn the_reference_pages_are_up_to_date() {
         let text = fs::read_to_string(&path).unwrap_or_default();
         assert!(text == page.text, "{} is out of date: run the tests once with UPDATE_EXPECT=1", page.file);
     }
+}
+
+/// The example of a key inside the document it belongs to.
+fn in_place(kind: &str, named: bool, path: &str, example: &str) -> String {
+    let mut node =
+        ichor_yaml::parse(example).unwrap_or_else(|error| panic!("{kind} {path}: {error}")).remove(0).root;
+    let parents: Vec<&str> = path.split('.').collect();
+    for parent in parents[..parents.len() - 1].iter().rev() {
+        let name = parent.trim_end_matches(['[', ']', '{', '}']);
+        for mark in parent[name.len()..].as_bytes().chunks(2).rev() {
+            node = match mark {
+                b"[]" => Node::seq(vec![node]),
+                _ => Node::map(vec![(Node::string("entry"), node)]),
+            };
+        }
+        node = Node::map(vec![(Node::string(name), node)]);
+    }
+    let body = ichor_yaml::emit(&node);
+    match kind {
+        "v1alpha1" => format!("{body}{}", if body.contains("debug:") { "" } else { "debug: false\n" }),
+        kind => {
+            let name = if named && !body.starts_with("name:") { "name: x\n" } else { "" };
+            format!("apiVersion: v1alpha1\nkind: {kind}\n{name}{body}")
+        }
+    }
+}
+
+#[test]
+fn every_example_can_be_used_where_it_stands() {
+    let mut count = 0;
+    for (kind, object, named) in describe::all_kinds() {
+        for (path, field) in describe::walk(object) {
+            let Some(example) = field.flag("example") else { continue };
+            let text = in_place(kind, named, &path, example);
+            let loaded = Documents::load(text.as_bytes());
+            assert!(loaded.is_ok(), "{kind} {path}: {}", loaded.unwrap_err().render("example", &text));
+            assert!(example.starts_with(&format!("{}:", field.key)), "{kind} {path}: {example}");
+            count += 1;
+        }
+    }
+    assert!(count > 40, "{count} examples");
 }

@@ -192,7 +192,7 @@ impl Emitter {
                 continue;
             }
             self.pad(if i == 0 { first } else { column });
-            self.out.push_str(if line.starts_with(' ') { "#" } else { "# " });
+            self.out.push_str("# ");
             self.out.push_str(line);
             self.out.push('\n');
         }

@@ -11,6 +11,7 @@ section! {
         /// Selects the disk.
         "diskSelector" => disk_selector: DiskSelector,
         /// Grow the volume when the disk has room.
+        @example("grow: true")
         "grow" => grow: Option<bool>,
         /// Smallest size.
         @example("minSize: 10GiB")

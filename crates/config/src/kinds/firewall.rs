@@ -18,6 +18,7 @@ section! {
     pub struct NetworkDefaultActionConfig {
         /// `accept` or `block`.
         @always
+        @example("ingress: block")
         "ingress" => ingress: DefaultAction,
     }
 }

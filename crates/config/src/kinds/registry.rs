@@ -12,6 +12,7 @@ section! {
         @always
         "name" => name: String,
         /// URLs that are tried in order.
+        @example("endpoints:\n    - url: https://mirror.example.com")
         "endpoints" => endpoints: List<RegistryEndpoint>,
         /// Do not fall back to the registry itself.
         @default("false")

@@ -24,6 +24,7 @@ section! {
         "name" => name: String,
         /// Metric of the routes it gives.
         @default("1024")
+        @example("routeMetric: 1024")
         "routeMetric" => route_metric: u32,
         /// Do not take the host name it gives.
         @default("false")
@@ -96,6 +97,7 @@ section! {
     /// The host name.
     pub struct HostnameConfig {
         /// `stable` derives it from the identity of the machine; `off` needs `hostname`.
+        @example("auto: stable")
         "auto" => auto: Option<AutoHostname>,
         /// The name itself, perhaps with a domain.
         "hostname" => hostname: String,
@@ -106,6 +108,7 @@ section! {
     /// Name servers and search domains.
     pub struct ResolverConfig {
         /// Name servers; 1.1.1.1 and 8.8.8.8 when left out.
+        @example("nameservers:\n    - address: 10.0.0.1")
         "nameservers" => nameservers: List<Nameserver>,
         /// Domains that are tried for short names.
         "searchDomains" => search_domains: SearchDomains,
@@ -153,6 +156,7 @@ section! {
         /// How long booting waits for the clock; zero waits for ever.
         "bootTimeout" => boot_timeout: GoDuration,
         /// Time from the network.
+        @example("ntp:\n    servers:\n        - time.cloudflare.com")
         "ntp" => ntp: Option<Ntp>,
         /// Time from a device.
         "ptp" => ptp: Option<Ptp>,

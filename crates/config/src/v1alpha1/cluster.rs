@@ -50,8 +50,10 @@ section! {
         /// Settings of etcd.
         "etcd" => etcd: Option<Etcd>,
         /// Settings of the cluster DNS.
+        @example("coreDNS:\n    image: registry.k8s.io/coredns/coredns:v1.13.2")
         "coreDNS" => core_dns: Option<CoreDns>,
         /// An external cloud provider.
+        @example("externalCloudProvider:\n    enabled: true\n    manifests:\n        - https://example.com/cloud-controller-manager.yaml")
         "externalCloudProvider" => external_cloud_provider: Option<ExternalCloudProvider>,
         /// URLs of manifests that are applied at bootstrap.
         @example("extraManifests:\n    - https://www.example.com/manifest1.yaml")
@@ -63,6 +65,7 @@ section! {
         @example("inlineManifests:\n    - name: namespace-ci\n      contents: |-\n        apiVersion: v1\n        kind: Namespace\n        metadata:\n          name: ci")
         "inlineManifests" => inline_manifests: List<InlineManifest>,
         /// The administrator's kubeconfig.
+        @example("adminKubeconfig:\n    certLifetime: 1h")
         "adminKubeconfig" => admin_kubeconfig: Option<AdminKubeconfig>,
         /// Run workloads on control plane machines.
         @deprecated("use `allowSchedulingOnControlPlanes`")
@@ -92,6 +95,7 @@ section! {
     /// Network of a cluster.
     pub struct ClusterNetwork {
         /// The network plugin.
+        @example("cni:\n    name: custom\n    urls:\n        - https://example.com/cni.yaml")
         "cni" => cni: Option<Cni>,
         /// Domain of the cluster DNS.
         @always

@@ -31,12 +31,14 @@ section! {
         @example("image: registry.k8s.io/kube-apiserver:v1.35.0")
         "image" => image: String,
         /// Additional command line arguments.
+        @example("extraArgs:\n    feature-gates: ServerSideApply=true")
         "extraArgs" => extra_args: Map<String>,
         /// Additional volumes of the pod.
         "extraVolumes" => extra_volumes: List<VolumeMount>,
         /// Environment variables of the pod.
         "env" => env: Map<String>,
         /// Additional names and addresses in its certificate.
+        @example("certSANs:\n    - 1.2.3.4\n    - api.example.com")
         "certSANs" => cert_sans: List<String>,
         /// Has no effect.
         @deprecated("leave it out")
@@ -178,6 +180,7 @@ section! {
         @deprecated("use `advertisedSubnets`")
         "subnet" => subnet: String,
         /// Networks of the advertised addresses; a leading `!` excludes.
+        @example("advertisedSubnets:\n    - 10.0.0.0/8")
         "advertisedSubnets" => advertised_subnets: List<String>,
         /// Networks of the addresses it listens on.
         "listenSubnets" => listen_subnets: List<String>,

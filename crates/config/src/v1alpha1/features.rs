@@ -13,6 +13,7 @@ section! {
         @default("false")
         "stableHostname" => stable_hostname: Option<bool>,
         /// Access to the machine API from inside Kubernetes.
+        @example("kubernetesTalosAPIAccess:\n    enabled: true\n    allowedRoles:\n        - os:reader\n    allowedKubernetesNamespaces:\n        - kube-system")
         "kubernetesTalosAPIAccess" => kubernetes_talos_api_access: Option<KubernetesTalosApiAccess>,
         /// Check the usage of client certificates; always on.
         @deprecated("leave it out, it is always on")

@@ -12,6 +12,7 @@ section! {
         @example("disk: /dev/sda")
         "disk" => disk: String,
         /// Selects the disk by its properties; wins over `disk`.
+        @example("diskSelector:\n    size: '>= 100GB'\n    model: WDC*")
         "diskSelector" => disk_selector: Option<DiskSelector>,
         /// Additional kernel arguments.
         @deprecated("build them into the boot image")

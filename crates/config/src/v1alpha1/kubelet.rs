@@ -9,11 +9,13 @@ section! {
         @example("image: ghcr.io/siderolabs/kubelet:v1.35.0")
         "image" => image: String,
         /// Addresses of the cluster DNS; the tenth address of each service network when left out.
+        @example("clusterDNS:\n    - 10.96.0.10")
         "clusterDNS" => cluster_dns: List<String>,
         /// Additional command line arguments.
         @example("extraArgs:\n    feature-gates: ServerSideApply=true")
         "extraArgs" => extra_args: Map<String>,
         /// Additional mounts of the kubelet container.
+        @example("extraMounts:\n    - destination: /var/lib/example\n      type: bind\n      source: /var/lib/example\n      options:\n        - bind\n        - rshared\n        - rw")
         "extraMounts" => extra_mounts: List<ExtraMount>,
         /// Overrides of the kubelet configuration file.
         @example("extraConfig:\n    serverTLSBootstrap: true")
@@ -27,6 +29,7 @@ section! {
         @default("false")
         "registerWithFQDN" => register_with_fqdn: Option<bool>,
         /// Which addresses become the node address.
+        @example("nodeIP:\n    validSubnets:\n        - 10.0.0.0/8")
         "nodeIP" => node_ip: Option<KubeletNodeIp>,
         /// Run without registering the node: only static pods.
         @default("false")

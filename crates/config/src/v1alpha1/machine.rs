@@ -26,6 +26,7 @@ section! {
         /// Certificate authority of the machine API; workers carry the certificate without its key.
         "ca" => ca: Option<PemPair>,
         /// Further certificate authorities that the machine API trusts, for example while rotating.
+        @example("acceptedCAs:\n    - crt: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg==")
         "acceptedCAs" => accepted_cas: List<PemCert>,
         /// Additional names and addresses in the certificate of the machine API.
         @always
@@ -36,6 +37,7 @@ section! {
         /// Settings of the kubelet.
         "kubelet" => kubelet: Option<KubeletConfig>,
         /// Manifests of static pods that the kubelet runs.
+        @example("pods:\n    - apiVersion: v1\n      kind: Pod\n      metadata:\n        name: nginx\n      spec:\n        containers:\n            - name: nginx\n              image: nginx")
         "pods" => pods: List<Free>,
         /// Network of the machine.
         "network" => network: Option<NetworkConfig>,
@@ -68,10 +70,13 @@ section! {
         /// Optional abilities of the system.
         "features" => features: Option<Features>,
         /// Additional udev rules.
+        @example("udev:\n    rules:\n        - SUBSYSTEM==\"drm\", KERNEL==\"renderD*\", GROUP=\"44\", MODE=\"0660\"")
         "udev" => udev: Option<UdevConfig>,
         /// Where service logs are sent.
+        @example("logging:\n    destinations:\n        - endpoint: tcp://10.0.0.5:12345\n          format: json_lines")
         "logging" => logging: Option<LoggingConfig>,
         /// Kernel modules.
+        @example("kernel:\n    modules:\n        - name: btrfs")
         "kernel" => kernel: Option<KernelConfig>,
         /// Seccomp profiles that are made available to containers.
         "seccompProfiles" => seccomp_profiles: List<SeccompProfile>,

@@ -23,6 +23,7 @@ section! {
         @deprecated("use `StaticHostConfig` documents")
         "extraHostEntries" => extra_host_entries: List<ExtraHost>,
         /// The WireGuard mesh between machines.
+        @example("kubespan:\n    enabled: true")
         "kubespan" => kubespan: Option<KubeSpan>,
         /// Do not derive a search domain from the host name.
         @deprecated("use a `ResolverConfig` document")

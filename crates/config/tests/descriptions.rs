@@ -88,7 +88,7 @@ fn in_place(kind: &str, named: bool, path: &str, example: &str) -> String {
     let parents: Vec<&str> = path.split('.').collect();
     for parent in parents[..parents.len() - 1].iter().rev() {
         let name = parent.trim_end_matches(['[', ']', '{', '}']);
-        for mark in parent[name.len()..].as_bytes().chunks(2).rev() {
+        for mark in parent.as_bytes()[name.len()..].chunks(2).rev() {
             node = match mark {
                 b"[]" => Node::seq(vec![node]),
                 _ => Node::map(vec![(Node::string("entry"), node)]),

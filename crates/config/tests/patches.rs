@@ -121,3 +121,79 @@ fn redacting_replaces_secrets_only() {
     let vip = load("types/network/hcloudvipconfig.yaml").redacted("x").encode(CommentMode::None);
     assert!(vip.contains("apiToken: s3cr3t-t0k3n"), "{vip}");
 }
+
+/// Applies a patch text to a configuration text.
+fn patched(config: &str, text: &str) -> String {
+    match Patch::load(text.as_bytes()).and_then(|patch| patch::apply_to_bytes(config.as_bytes(), &[patch])) {
+        Ok(bytes) => String::from_utf8(bytes).unwrap(),
+        Err(error) => format!("error: {error}"),
+    }
+}
+
+const SMALL: &str = "machine:\n    type: worker\n    certSANs: [a, b]\n    sysctls: {x: \"1\", y: \"2\"}\n    kubelet:\n        extraConfig: {m: {n: 1}}\n";
+
+#[test]
+fn lists_and_maps_can_be_replaced_on_request() {
+    let list = patched(SMALL, "machine:\n  certSANs:\n    - $patch: replace\n    - c\n");
+    assert!(list.contains("certSANs:\n        - c\n") && !list.contains("- a\n"), "{list}");
+    let map = patched(SMALL, "machine:\n  sysctls:\n    $patch: replace\n    z: \"3\"\n");
+    assert!(map.contains("sysctls:\n        z: \"3\"\n") && !map.contains("x:"), "{map}");
+    let new = patched(SMALL, "machine:\n  env:\n    $patch: replace\n    a: b\n");
+    assert!(new.contains("env:\n        a: b\n"), "{new}");
+    let free = patched(SMALL, "machine:\n  kubelet:\n    extraConfig:\n      $patch: replace\n      q: 2\n");
+    assert!(free.contains("extraConfig:\n            q: 2\n"), "{free}");
+    let inside = patched(
+        SMALL,
+        "machine:\n  kubelet:\n    extraConfig:\n      m:\n        $patch: replace\n        q: 2\n",
+    );
+    assert!(inside.starts_with("error: patch delete: path 'machine.kubelet.extraConfig.m'"), "{inside}");
+}
+
+#[test]
+fn deletions_say_what_is_wrong_with_them() {
+    for (text, want) in [
+        (
+            "machine:\n  nodeLabels:\n    nothing:\n      $patch: delete\n",
+            "error: patch delete: path 'machine.nodeLabels.nothing' in document '/v1alpha1': failed to delete path 'machine.nodeLabels.nothing': lookup failed",
+        ),
+        (
+            "$patch: delete\nmachine: {}\n",
+            "error: missing apiVersion in document for which $patch: delete is used",
+        ),
+        (
+            "machine:\n  certSANs:\n    - $patch: delete\n",
+            "error: no key:val found in sequence node for path machine.certSANs.[0]",
+        ),
+        (
+            "machine:\n  network:\n    interfaces:\n      - interface: eth0\n        vip:\n          $patch: delete\n",
+            "error: cannot delete an inner key in 'machine.network.interfaces.[0].vip'",
+        ),
+        (
+            "apiVersion: v1alpha1\nkind: LinkConfig\nname: eth0\naddresses:\n  $patch: delete\n",
+            "error: named patch delete: document v1alpha1/LinkConfig: failed to delete path 'addresses': lookup failed",
+        ),
+    ] {
+        assert_eq!(patched(SMALL, text), want);
+    }
+    let whole = "apiVersion: v1alpha1\nkind: ZswapConfig\n$patch: delete\n";
+    assert!(!patched(SMALL, whole).starts_with("error"), "a document that is not there needs no deleting");
+}
+
+#[test]
+fn traps_of_merging_stay_as_they_are() {
+    let config = "machine:\n    ca: {crt: Y2E=, key: a2V5}\n    sysctls: {x: \"1\"}\ncluster:\n    controlPlane:\n        endpoint: https://a:6443/p?q=1\n---\napiVersion: v1alpha1\nkind: VolumeConfig\nname: EPHEMERAL\nprovisioning:\n    diskSelector:\n        match: system_disk\n    minSize: 1GiB\n    maxSize: 2GiB\n";
+    let key = patched(config, "machine:\n  ca:\n    crt: bmV3\n");
+    assert!(
+        key.contains("crt: bmV3\n        key: \"\"\n"),
+        "a missing key erases the one that was there: {key}"
+    );
+    let url = patched(config, "cluster:\n  controlPlane:\n    endpoint: https://b:1\n");
+    assert!(url.contains("endpoint: https://b:1/p?q=1\n"), "path and query stay: {url}");
+    let empty = patched(config, "machine:\n  sysctls:\n    x: \"\"\n");
+    assert!(empty.contains("x: \"1\"\n"), "an empty text does not overwrite: {empty}");
+    let volume = patched(
+        config,
+        "apiVersion: v1alpha1\nkind: VolumeConfig\nname: EPHEMERAL\nprovisioning:\n  grow: true\n",
+    );
+    assert!(volume.contains("provisioning:\n    grow: true\n    maxSize: 2GiB\n"), "{volume}");
+}

@@ -1,4 +1,7 @@
-//! `$patch: delete`: found in a patch, taken out of it, carried out on a configuration.
+//! `$patch: delete` and `$patch: replace`: found in a patch, taken out of it, carried out on a configuration.
+//!
+//! Deleting is the original's. Replacing is ours: a mapping with the marker, or a list whose first item is the
+//! marker alone, takes the place of what is there instead of being merged into it.
 
 use ichor_yaml::{Node, Span, Value};
 
@@ -7,7 +10,7 @@ use crate::{
     diagnostic::{Diagnostic, Diagnostics, Stage},
     document::{DocumentId, ROOT_KIND},
     documents::Entry,
-    model::DeleteStep,
+    model::{DeleteError, DeleteStep},
 };
 
 /// Something to delete.
@@ -17,6 +20,8 @@ pub(super) struct Deletion {
     path: Vec<DeleteStep>,
     /// The path as messages show it.
     shown: String,
+    /// Makes room for a new value; nothing to delete is fine.
+    replaces: bool,
 }
 
 /// Takes all markers out of a document; nothing is left if they were all there was.
@@ -42,6 +47,15 @@ fn is_marker(key: &Node, value: &Node) -> bool {
     key.as_str() == Some("$patch") && value.as_str() == Some("delete")
 }
 
+fn is_replace(key: &Node, value: &Node) -> bool {
+    key.as_str() == Some("$patch") && value.as_str() == Some("replace")
+}
+
+/// True for a list item that is nothing but the marker.
+fn is_replace_item(item: &Node) -> bool {
+    matches!(item.as_map(), Some([(key, value)]) if is_replace(key, value))
+}
+
 type Found<T> = Result<T, (Span, String)>;
 
 struct Finder {
@@ -62,6 +76,11 @@ impl Finder {
                     self.mark(&entries, in_list, span)?;
                     return Ok(None);
                 }
+                if entries.iter().any(|(key, value)| is_replace(key, value)) {
+                    self.replace(span)?;
+                    let rest = entries.into_iter().filter(|(key, value)| !is_replace(key, value)).collect();
+                    return Ok(Some(Node { value: Value::Map(rest), span, comments: None }));
+                }
                 let was_empty = entries.is_empty();
                 let mut rest = Vec::with_capacity(entries.len());
                 for (key, value) in entries {
@@ -77,6 +96,12 @@ impl Finder {
                 Ok((!gone).then_some(Node { value: Value::Map(rest), span, comments: None }))
             }
             Value::Seq(items) => {
+                let mut items = items;
+                if items.first().is_some_and(is_replace_item) {
+                    self.replace(span)?;
+                    items.remove(0);
+                    return Ok(Some(Node { value: Value::Seq(items), span, comments: None }));
+                }
                 let was_empty = items.is_empty();
                 let mut rest = Vec::with_capacity(items.len());
                 for item in items {
@@ -112,7 +137,18 @@ impl Finder {
             return Err((span, format!("cannot delete an inner key in '{shown}'")));
         }
         let document = self.identity(path.is_empty(), &shown, span)?;
-        self.found.push(Deletion { document, path, shown });
+        self.found.push(Deletion { document, path, shown, replaces: false });
+        Ok(())
+    }
+
+    /// Makes room for what stands here.
+    fn replace(&mut self, span: Span) -> Found<()> {
+        let shown = self.shown.join(".");
+        if self.path.iter().any(|step| matches!(step, DeleteStep::Item { .. })) {
+            return Err((span, format!("cannot replace an inner key in '{shown}'")));
+        }
+        let document = self.identity(self.path.is_empty(), &shown, span)?;
+        self.found.push(Deletion { document, path: self.path.clone(), shown, replaces: true });
         Ok(())
     }
 
@@ -141,19 +177,35 @@ impl Deletion {
         let found = items.iter().position(|entry| entry.document.id() == self.document);
         let Some(at) = found else {
             // A document that is not there is as good as deleted; a part of it is a mistake.
-            if self.path.is_empty() {
+            if self.path.is_empty() || self.replaces {
                 return Ok(());
             }
-            return Err(self.error(crate::model::DeleteError::LookupFailed));
+            return Err(self.error(DeleteError::LookupFailed));
         };
         if self.path.is_empty() {
             items.remove(at);
             return Ok(());
         }
-        items[at].document.delete(&self.path).map_err(|source| self.error(source))
+        let document = &mut items[at].document;
+        match document.delete(&self.path) {
+            Err(DeleteError::LookupFailed) if self.replaces && !self.is_there(&document.encode()) => Ok(()),
+            result => result.map_err(|source| self.error(source)),
+        }
     }
 
-    fn error(&self, source: crate::model::DeleteError) -> PatchError {
+    /// True if the tree has something at the path.
+    fn is_there(&self, tree: &Node) -> bool {
+        let mut node = Some(tree);
+        for step in &self.path {
+            node = match step {
+                DeleteStep::Key(key) => node.and_then(|node| node.get(key)),
+                DeleteStep::Item { .. } => None,
+            };
+        }
+        node.is_some()
+    }
+
+    fn error(&self, source: DeleteError) -> PatchError {
         let DocumentId { api_version, kind, name } = &self.document;
         let prefix = match name.as_str() {
             "" => format!("patch delete: path '{}' in document '{api_version}/{kind}': ", self.shown),

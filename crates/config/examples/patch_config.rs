@@ -1,10 +1,10 @@
 //! Applies patches to a configuration, so that the result can be compared with another implementation's.
 //!
-//! `patch_config CONFIG PATCH...` prints the patched text.
+//! `patch_config CONFIG PATCH...` prints the patched text; without patches the configuration is written anew.
 
 use std::{env, fs, process::ExitCode};
 
-use ichor_config::patch;
+use ichor_config::{CommentMode, Documents, patch};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -14,6 +14,10 @@ fn main() -> ExitCode {
     };
     let files: Vec<String> = patches.iter().map(|path| format!("@{path}")).collect();
     let result = fs::read(config).map_err(|error| error.to_string()).and_then(|text| {
+        if files.is_empty() {
+            let documents = Documents::load(&text).map_err(|error| error.to_string())?;
+            return Ok(documents.encode(CommentMode::None).into_bytes());
+        }
         let patches = patch::load_all(&files, |path| fs::read(path)).map_err(|error| error.to_string())?;
         patch::apply_to_bytes(&text, &patches).map_err(|error| error.to_string())
     });

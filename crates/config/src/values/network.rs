@@ -97,7 +97,15 @@ optional_text!(AddrPort, SocketAddr, "IP address and port", |text| {
 impl Field for HardwareAddr {
     fn decode(node: &Node, decoder: &mut Decoder) -> Self {
         decoder.parsed(node, "colon-separated hex", |text| {
-            if text.is_empty() { Ok(Self::default()) } else { text.parse::<HardwareAddr>() }
+            let digits: String = text.chars().filter(|c| *c != ':').collect();
+            if let Some(c) = digits.chars().find(|c| !c.is_ascii_hexdigit()) {
+                return Err(format!("encoding/hex: invalid byte: U+{:04X} {c:?}", c as u32));
+            }
+            if !digits.len().is_multiple_of(2) {
+                return Err("encoding/hex: odd length hex string".to_owned());
+            }
+            let pairs = (0..digits.len()).step_by(2);
+            Ok(Self(pairs.filter_map(|i| u8::from_str_radix(&digits[i..i + 2], 16).ok()).collect()))
         })
     }
 

@@ -17,6 +17,8 @@ pub struct Url {
     pub user: Option<String>,
     /// Host and port.
     pub host: String,
+    /// True if a path follows the scheme without two slashes before it.
+    pub omit_host: bool,
     /// The path, escaped.
     pub path: String,
     /// True for a trailing `?` without a query.
@@ -46,7 +48,8 @@ impl Url {
         }
         let mut url = Self::default();
         let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
-        url.fragment = fragment.to_owned();
+        check_escapes(fragment).map_err(|reason| BadUrl { text: text.to_owned(), reason })?;
+        url.fragment = escape_fragment(fragment);
         let (scheme, rest) = split_scheme(rest).map_err(bad)?;
         url.scheme = scheme.to_lowercase();
         let rest = match rest.split_once('?') {
@@ -75,7 +78,9 @@ impl Url {
         {
             let (authority, after) = tail.split_at(tail.find('/').unwrap_or(tail.len()));
             let (user, host) = match authority.rsplit_once('@') {
-                Some((user, host)) => (Some(user.to_owned()), host),
+                Some((user, host)) => {
+                    (Some(user_info(user).ok_or_else(|| bad("net/url: invalid userinfo"))?), host)
+                }
                 None => (None, authority),
             };
             check_host(host).map_err(|reason| BadUrl { text: text.to_owned(), reason })?;
@@ -83,6 +88,7 @@ impl Url {
             url.host = host.to_owned();
             path = after;
         }
+        url.omit_host = !url.scheme.is_empty() && rest.starts_with('/') && !rest.starts_with("//");
         check_escapes(path).map_err(|reason| BadUrl { text: text.to_owned(), reason })?;
         url.path = escape_path(path);
         Ok(url)
@@ -194,6 +200,27 @@ fn escape_path(path: &str) -> String {
     escape(path, fine)
 }
 
+/// The same for a fragment, in which a question mark may stand as well.
+fn escape_fragment(fragment: &str) -> String {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b"-_.~/!$&'()*+,;=:@[]%?".contains(&b);
+    escape(fragment, fine)
+}
+
+/// User and password, escaped anew; nothing if a sign is in them that cannot be.
+fn user_info(text: &str) -> Option<String> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._:~!$&'()*+,;=%@".contains(&b);
+    if !text.bytes().all(allowed) || check_escapes(text).is_err() {
+        return None;
+    }
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b"-_.~$&+,;=".contains(&b);
+    // A plus is itself here, not a space.
+    let anew = |part: &str| escape(&unescape_query(&part.replace('+', "%2B")), fine);
+    Some(match text.split_once(':') {
+        Some((user, password)) => format!("{}:{}", anew(user), anew(password)),
+        None => anew(text),
+    })
+}
+
 fn escape_query(text: &str) -> String {
     escape(text, |b| b.is_ascii_alphanumeric() || b"-_.~".contains(&b) || b == b' ').replace(' ', "+")
 }
@@ -242,7 +269,8 @@ impl fmt::Display for Url {
         if !self.opaque.is_empty() {
             f.write_str(&self.opaque)?;
         } else {
-            if !self.scheme.is_empty() || !self.host.is_empty() || self.user.is_some() {
+            let omitted = self.omit_host && self.host.is_empty() && self.user.is_none();
+            if !omitted && (!self.scheme.is_empty() || !self.host.is_empty() || self.user.is_some()) {
                 if !self.host.is_empty() || !self.path.is_empty() || self.user.is_some() {
                     f.write_str("//")?;
                 }
@@ -288,6 +316,7 @@ impl Field for Url {
         }
         self.host.merge(&right.host)?;
         self.path.merge(&right.path)?;
+        self.omit_host = right.omit_host;
         self.force_query = right.force_query;
         self.query.merge(&right.query)?;
         self.fragment.merge(&right.fragment)
@@ -311,6 +340,8 @@ mod tests {
             "grpc://[fd00::1]:8081/a%20b?x=1#f",
             "https://user:pass@host/path",
             "base:6443",
+            "tcp:/only/path",
+            "https://h/p?x=1#f?g",
             "/only/path",
             "",
         ] {

@@ -228,3 +228,83 @@ fn hostile_texts_are_bounded() {
     let result = Expression::parse(&nested).unwrap().eval(&env, &());
     assert_eq!(result.unwrap_err().to_string(), "more than 100000 steps");
 }
+
+#[test]
+fn random_words_are_read_or_refused() {
+    const WORDS: &[&str] = &[
+        "disk",
+        ".size",
+        ".model",
+        "system_disk",
+        "1",
+        "2u",
+        "1.5",
+        "'a'",
+        "\"b\"",
+        "r'\\'",
+        "b'x'",
+        "true",
+        "null",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        ":",
+        "?",
+        " + ",
+        " - ",
+        " * ",
+        " / ",
+        " % ",
+        " == ",
+        " != ",
+        " < ",
+        " && ",
+        " || ",
+        "!",
+        "-",
+        " in ",
+        "glob(",
+        ".exists(s, ",
+        ".all(s, ",
+        ".map(s, ",
+        "s",
+        "size(",
+        "GiB",
+        "has(",
+        "\\",
+        "'",
+        "é",
+        "\n",
+        "//",
+    ];
+    let env = environments::disk();
+    let variables = [("disk", Value::Message(Arc::new(Disk))), ("system_disk", Value::Bool(true))];
+    let mut state = 7u64;
+    let mut next = |bound: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % bound
+    };
+    let (mut parsed, mut checked) = (0, 0);
+    for _ in 0..50_000 {
+        let text: String = (0..1 + next(9)).map(|_| WORDS[next(WORDS.len())]).collect();
+        let Ok(expression) = Expression::parse(&text) else { continue };
+        parsed += 1;
+        let kind = expression.check(&env);
+        let value = expression.eval(&env, &variables);
+        // What has a type has no trouble with types later on.
+        if let (Ok(kind), Err(error)) = (&kind, &value) {
+            let later =
+                matches!(error, ichor_cel::EvalError::NoOverload(_) | ichor_cel::EvalError::NoVariable(_));
+            assert!(
+                !later || format!("{kind}").contains("dyn") || text.contains("null") || text.contains('['),
+                "{text}: {error}"
+            );
+        }
+        checked += usize::from(kind.is_ok());
+    }
+    assert!(parsed > 1000 && checked > 300, "{parsed} parsed, {checked} checked");
+}

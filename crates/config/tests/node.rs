@@ -136,3 +136,21 @@ fn every_question_has_an_answer_for_an_empty_configuration() {
         assert!(documents.validate_images("v1.12.1").is_ok());
     }
 }
+
+#[test]
+fn deprecated_keys_name_what_replaces_them() {
+    let documents = with(
+        "network:\n    hostname: a\n    interfaces:\n        - interface: eth0\n          cidr: 10.0.0.1/24\n",
+    );
+    let warnings: Vec<String> = documents
+        .deprecations()
+        .iter()
+        .map(|item| format!("{}:{} {}", item.span.line, item.span.column, item.message))
+        .collect();
+    expect![[r#"
+        6:9 machine.features.rbac is deprecated: leave it out, it is always on
+        8:9 machine.network.hostname is deprecated: use a `HostnameConfig` document
+        9:9 machine.network.interfaces is deprecated: use `LinkConfig`, `BondConfig`, `BridgeConfig`, `VLANConfig`, `WireguardConfig` and `DHCPv4Config` documents
+        11:15 machine.network.interfaces[0].cidr is deprecated: use `addresses`"#]]
+    .assert_eq(&warnings.join("\n"));
+}

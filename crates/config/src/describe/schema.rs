@@ -41,12 +41,10 @@ pub fn schema() -> Json {
     })
 }
 
-/// Types are named by their description; two that share a name are told apart by their keys.
+/// Types are named with their module, since two may share a name.
 fn definition_name(object: &'static ObjectInfo) -> String {
-    let keys: Vec<&str> = object.fields.iter().map(|field| field.key).collect();
-    let mark =
-        keys.iter().flat_map(|key| key.bytes()).fold(5381u32, |hash, b| hash.wrapping_mul(33) ^ u32::from(b));
-    format!("{}-{mark:08x}", object.name)
+    let module = object.module.split("::").skip(1).collect::<Vec<_>>().join(".");
+    format!("{module}.{}", object.name)
 }
 
 fn object_schema(object: &'static ObjectInfo, definitions: &mut BTreeMap<String, Json>) -> Json {

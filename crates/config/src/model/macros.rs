@@ -26,6 +26,7 @@ macro_rules! section {
             /// Keys, types and documentation.
             pub const INFO: $crate::model::ObjectInfo = $crate::model::ObjectInfo {
                 name: stringify!($name),
+                module: module_path!(),
                 doc: concat!($($doc, "\n"),*),
                 fields: &[ $( $crate::model::FieldInfo {
                     key: $key,

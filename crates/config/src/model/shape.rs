@@ -46,6 +46,8 @@ pub enum ListMerge {
 pub struct ObjectInfo {
     /// Name of the Rust type.
     pub name: &'static str,
+    /// Module of the Rust type; two types may share a name.
+    pub module: &'static str,
     /// What it is for.
     pub doc: &'static str,
     /// Keys in the order they are written.

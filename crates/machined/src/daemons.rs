@@ -93,15 +93,21 @@ pub fn udevd() -> ServiceSpec {
 /// Makes a daemon's group with its memory ceiling before the daemon enters it.
 fn own_group(group: &'static str) -> Hook {
     Arc::new(move || {
-        let made = Cgroups::detect(Path::new(cgroup::MOUNT_POINT)).and_then(|cgroups| {
-            cgroups.create(group, &Limits { memory_max: Some(DAEMON_MEMORY_MAX), ..Limits::default() })
-        });
-        // Without cgroups a daemon runs unbounded, which is better than not at all; where they work
-        // only half, the attempt to enter the group says so.
-        if let Err(error) = made {
-            warn!(group, %error, "cgroup not made");
-        }
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(async move {
+            // A handful of small writes to the kernel, some of which wait for a grace period.
+            let made = tokio::task::spawn_blocking(move || {
+                let limits = Limits { memory_max: Some(DAEMON_MEMORY_MAX), ..Limits::default() };
+                Cgroups::detect(Path::new(cgroup::MOUNT_POINT))?.create(group, &limits)
+            });
+            // Without cgroups a daemon runs unbounded, which is better than not at all; where they work
+            // only half, the attempt to enter the group says so.
+            match made.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => warn!(group, %error, "cgroup not made"),
+                Err(error) => warn!(group, %error, "cgroup not made"),
+            }
+            Ok(())
+        })
     })
 }
 

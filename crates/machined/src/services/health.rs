@@ -18,7 +18,7 @@ pub struct Health {
     pub check: HealthCheck,
     /// A service that is coming up may fail this long before it is news; until then it is asked often.
     pub initial: Duration,
-    /// Between checks while it comes up.
+    /// Before the second check; then twice as long each time while it comes up.
     pub eager: Duration,
     /// Between checks.
     pub period: Duration,
@@ -32,7 +32,7 @@ impl Health {
         Self {
             check,
             initial: Duration::from_secs(1),
-            eager: Duration::from_millis(10),
+            eager: Duration::from_millis(2),
             period: Duration::from_secs(5),
             timeout: Duration::from_millis(500),
         }

@@ -25,6 +25,9 @@ pub(super) const SIGKILL: i32 = 9;
 /// Output quoted in the error of a failed service.
 const LAST_LOG_MAX: usize = 512;
 
+/// Longest pause between checks of a service that is coming up.
+const EAGER_MAX: Duration = Duration::from_millis(50);
+
 /// Bytes taken from a pipe at once.
 const OUTPUT_READ: usize = 4096;
 
@@ -269,6 +272,7 @@ async fn health(shared: &Shared, spec: &ServiceSpec) {
     };
     let began = Instant::now();
     let mut well_once = false;
+    let mut pause = *eager;
     loop {
         let result = match tokio::time::timeout(*timeout, check()).await {
             Ok(result) => result,
@@ -279,7 +283,8 @@ async fn health(shared: &Shared, spec: &ServiceSpec) {
         if !coming_up {
             shared.checked(&spec.id, result);
         }
-        tokio::time::sleep(if coming_up { *eager } else { *period }).await;
+        tokio::time::sleep(if coming_up { pause } else { *period }).await;
+        pause = (pause * 2).min(EAGER_MAX);
     }
 }
 

@@ -69,10 +69,12 @@ impl Diagnostic {
         Self { severity: Severity::Warning, ..Self::error(Stage::Validate, message) }
     }
 
-    /// The message behind the name of its document, as it is printed in lists.
+    /// The message behind the name of its document, as it is printed in lists; warnings go without a name.
     pub fn titled(&self) -> String {
-        match (self.stage, self.document.is_empty()) {
-            (Stage::Validate, false) => format!("{}: {}", self.document, self.message),
+        match (self.stage, self.severity) {
+            (Stage::Validate, Severity::Error) if !self.document.is_empty() => {
+                format!("{}: {}", self.document, self.message)
+            }
             _ => self.message.clone(),
         }
     }

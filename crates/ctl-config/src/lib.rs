@@ -4,8 +4,6 @@ pub mod acquire;
 pub mod cmdline;
 pub mod controllers;
 pub mod disk;
-pub mod hot;
-pub mod role;
 pub mod store;
 
 pub use acquire::{Found, Source};

@@ -12,7 +12,7 @@ use ichor_types::Cmdline;
 use ichor_wire::machine;
 use ichor_wire::machine::task_event::Action;
 
-use crate::api::configuration::validation_mode;
+use crate::api::configuration::{validate, validation_mode};
 use crate::events::Events;
 use crate::platform::{Mode as PlatformMode, Platform};
 
@@ -99,11 +99,11 @@ impl AcquirePort for NodeSources {
 
     fn check(&self, source: Source, yaml: &[u8]) -> Result<Found, String> {
         let documents = Documents::load(yaml).map_err(|error| error.to_string())?;
-        let mode = match source.is_checked_for_platform() {
-            true => validation_mode(&self.platform),
-            false => Mode::CLOUD,
+        let checked = match source.is_checked_for_platform() {
+            true => validate(&documents, validation_mode(&self.platform)),
+            false => documents.validate(Mode::CLOUD),
         };
-        documents.validate(mode).map_err(|error| error.to_string())?;
+        checked.map_err(|error| error.to_string())?;
         Ok(if documents.is_complete() { Found::Complete } else { Found::Partial })
     }
 

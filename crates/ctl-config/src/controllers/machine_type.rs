@@ -5,8 +5,6 @@ use ichor_ctl::{Configuration, active_input};
 use ichor_resource::config::MachineType;
 use ichor_types::MachineType as Role;
 
-use crate::role;
-
 /// Publishes the role of the machine.
 #[derive(Debug, Default)]
 pub struct MachineTypeController;
@@ -24,7 +22,7 @@ impl Controller for MachineTypeController {
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let config = Configuration::active(ctx)?;
-        let machine_type = config.as_deref().and_then(|config| config.root()).map_or(Role::Unknown, role::of);
+        let machine_type = config.map_or(Role::Unknown, |config| config.machine_type());
         ctx.modify::<MachineType>(MachineType::ID, |spec| spec.machine_type = machine_type)?;
         Ok(())
     }

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use tonic::{Response, Status};
 
 use ichor_config::diff::diff;
-use ichor_config::{Documents, Mode};
+use ichor_config::plan;
+use ichor_config::{Diagnostic, Diagnostics, Documents, Mode};
 use ichor_ctl::Configuration;
-use ichor_ctl_config::{StoreError, hot};
+use ichor_ctl_config::StoreError;
 use ichor_resource::config::MachineConfig;
 use ichor_wire::machine;
 use ichor_wire::machine::apply_configuration_request::Mode as ApplyMode;
@@ -18,6 +19,7 @@ use crate::maintenance;
 use crate::node::Node;
 use crate::platform::{Mode as PlatformMode, Platform};
 use crate::sequencer::Request;
+use crate::version;
 
 /// How long a trial lasts when the request does not say.
 const TRY_DEFAULT: Duration = Duration::from_secs(60);
@@ -33,6 +35,13 @@ pub fn validation_mode(platform: &Platform) -> Mode {
         PlatformMode::Cloud => Mode::CLOUD,
         PlatformMode::Container => Mode::CONTAINER,
     }
+}
+
+/// Checks the rules of a place, and what only a node knows.
+pub fn validate(documents: &Documents, mode: Mode) -> Result<Vec<Diagnostic>, Diagnostics> {
+    let warnings = documents.validate(mode)?;
+    documents.validate_images(version::COMPATIBLE_TAG)?;
+    Ok(warnings)
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
@@ -66,8 +75,7 @@ pub async fn apply_configuration(
 fn checked(node: &Node, data: &[u8]) -> Result<(Documents, Vec<String>), Status> {
     let documents = Documents::load(data)
         .map_err(|error| Status::invalid_argument(format!("failed to parse config: {error}")))?;
-    let warnings = documents
-        .validate(validation_mode(&node.platform))
+    let warnings = validate(&documents, validation_mode(&node.platform))
         .map_err(|error| Status::invalid_argument(format!("configuration validation failed: {error}")))?;
     Ok((documents, warnings.into_iter().map(|warning| warning.titled()).collect()))
 }
@@ -82,7 +90,7 @@ enum Plan {
 }
 
 /// What to do about a request, and why when the request left it open.
-fn plan(mode: ApplyMode, timeout: Duration, is_hot: bool, cold: &str) -> Result<(Plan, String), Status> {
+fn decide(mode: ApplyMode, timeout: Duration, is_hot: bool, cold: &str) -> Result<(Plan, String), Status> {
     let refused = || Status::invalid_argument(cold.to_owned());
     Ok(match (mode, is_hot) {
         (ApplyMode::Reboot, _) => (Plan::Reboot, String::new()),
@@ -136,8 +144,10 @@ async fn apply(
     let active = node.config.active();
     let current = active.as_ref().and_then(|config| Configuration::of(config).ok());
     let difference = difference(current.as_deref(), &documents);
+    let empty = Documents::default();
+    let is_hot = plan::plan(current.as_deref().unwrap_or(&empty), &documents).is_hot();
     let cold = format!("this config change can't be applied in immediate mode\ndiff: {difference}");
-    let (plan, reason) = plan(asked, timeout, hot::is_hot(current.as_deref(), &documents), &cold)?;
+    let (plan, reason) = decide(asked, timeout, is_hot, &cold)?;
     let details = format!("{}{reason}", plan.details());
 
     let mode_details = if request.dry_run {
@@ -236,17 +246,17 @@ mod tests {
     #[test]
     fn auto_avoids_the_reboot_when_it_can() {
         let minute = TRY_DEFAULT;
-        assert_eq!(plan(ApplyMode::Auto, minute, true, "x").unwrap().0, Plan::Activate);
-        let (cold, reason) = plan(ApplyMode::Auto, minute, false, "because").unwrap();
+        assert_eq!(decide(ApplyMode::Auto, minute, true, "x").unwrap().0, Plan::Activate);
+        let (cold, reason) = decide(ApplyMode::Auto, minute, false, "because").unwrap();
         assert_eq!((cold, reason.as_str()), (Plan::Reboot, ": because"));
-        assert_eq!(plan(ApplyMode::Staged, minute, false, "x").unwrap().0, Plan::Stage);
-        assert_eq!(plan(ApplyMode::Reboot, minute, true, "x").unwrap().0, Plan::Reboot);
+        assert_eq!(decide(ApplyMode::Staged, minute, false, "x").unwrap().0, Plan::Stage);
+        assert_eq!(decide(ApplyMode::Reboot, minute, true, "x").unwrap().0, Plan::Reboot);
     }
 
     #[test]
     fn immediate_modes_refuse_a_cold_change() {
         for mode in [ApplyMode::NoReboot, ApplyMode::Try] {
-            let error = plan(mode, TRY_DEFAULT, false, "why").unwrap_err();
+            let error = decide(mode, TRY_DEFAULT, false, "why").unwrap_err();
             assert_eq!((error.code(), error.message()), (tonic::Code::InvalidArgument, "why"));
         }
     }

@@ -17,6 +17,11 @@ WORKERS     ?= 1
 export CARGO_TARGET_DIR := $(TARGET_DIR)
 export PATH := $(CURDIR)/build/tools/go/bin:$(HOME)/.cargo/bin:$(PATH)
 
+# A run from an empty cache gains nothing from incremental builds and pays for them in disk.
+ifdef CI
+export CARGO_INCREMENTAL := 0
+endif
+
 say = printf '\033[1m==> %s\033[0m\n' "$(1)"
 
 .PHONY: help

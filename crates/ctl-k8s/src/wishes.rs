@@ -37,7 +37,9 @@ fn taints(config: &Config) -> BTreeMap<String, (String, String)> {
     let mut taints = BTreeMap::new();
     let cluster = config.cluster.as_ref();
     let schedulable = cluster
-        .and_then(|cluster| cluster.allow_scheduling_on_control_planes.or(cluster.allow_scheduling_on_masters))
+        .and_then(|cluster| {
+            cluster.allow_scheduling_on_control_planes.or(cluster.allow_scheduling_on_masters)
+        })
         .unwrap_or(false);
     if is_control_plane(config) && !schedulable {
         taints.insert(CONTROL_PLANE.to_owned(), (NO_SCHEDULE.to_owned(), String::new()));
@@ -89,11 +91,12 @@ impl Controller for NodeAnnotationSpecController {
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let config = Configuration::active(ctx)?;
-        let machine = config.as_deref().and_then(|config| config.root()).and_then(|root| root.machine.as_ref());
+        let machine =
+            config.as_deref().and_then(|config| config.root()).and_then(|root| root.machine.as_ref());
         let wanted = machine.into_iter().flat_map(|machine| machine.node_annotations.iter());
-        ctx.publish(
-            wanted.map(|(key, value)| (key.clone(), NodeAnnotationSpec { key: key.clone(), value: value.clone() })),
-        )?;
+        ctx.publish(wanted.map(|(key, value)| {
+            (key.clone(), NodeAnnotationSpec { key: key.clone(), value: value.clone() })
+        }))?;
         Ok(())
     }
 }
@@ -117,7 +120,9 @@ impl Controller for NodeTaintSpecController {
         let config = Configuration::active(ctx)?;
         let wanted = config.as_deref().and_then(|config| config.root()).map(taints).unwrap_or_default();
         ctx.publish(
-            wanted.into_iter().map(|(key, (effect, value))| (key.clone(), NodeTaintSpec { key, effect, value })),
+            wanted
+                .into_iter()
+                .map(|(key, (effect, value))| (key.clone(), NodeTaintSpec { key, effect, value })),
         )?;
         Ok(())
     }

@@ -188,7 +188,7 @@ fn free(random: &mut Random, depth: usize) -> Node {
             0 => scalar(random.pick(TEXTS)),
             1 => Node::bool(random.below(2) == 0),
             2 => Node::plain(random.below(1_000_000).to_string()),
-            3 => Node::plain(*random.pick(&[&"1.5", &"1e30", &"-0.001", &"1e-7", &"100000.0"])),
+            3 => Node::plain(*random.pick(&[&"1.5", &"1e30", &"-0.001", &"1e-7", &"100000.0", &"123456789.125", &"1000000.0", &"-1234567.5"])),
             4 => Node::null(),
             5 => Node::seq((0..random.below(3)).map(|_| free(random, depth + 1)).collect()),
             _ => free(random, depth + 1),

@@ -224,7 +224,8 @@ fn float_text(value: f64) -> String {
     let scientific = format!("{value:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    if value == 0.0 || (-4..21).contains(&exponent) {
+    // Go's shortest form turns to an exponent at a million.
+    if value == 0.0 || (-4..6).contains(&exponent) {
         return format!("{value}");
     }
     let sign = if exponent < 0 { '-' } else { '+' };

@@ -1,5 +1,6 @@
 //! Plain values: text, booleans, numbers, durations, and what may be absent.
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use ichor_types::GoDuration;
 use ichor_yaml::{Node, Resolved, resolve};
 
@@ -11,7 +12,15 @@ impl Field for String {
         if node.is_null() {
             return String::new();
         }
-        decoder.text(node, "string").unwrap_or_default().to_owned()
+        let text = decoder.text(node, "string").unwrap_or_default();
+        if node.tag() == "!!binary" {
+            let bytes = STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            return bytes.unwrap_or_else(|| {
+                decoder.problem(node.span, "!!binary value contains invalid base64 data".to_owned(), None);
+                String::new()
+            });
+        }
+        text.to_owned()
     }
 
     fn encode(&self) -> Node {
@@ -143,8 +152,8 @@ impl Field for GoDuration {
         }
         let parsed = node.as_str().and_then(|text| text.parse().ok());
         match parsed {
-            // A bare zero is the only number that is also a duration.
-            Some(value) if whole(node).is_none() || value == Self::ZERO => value,
+            // A bare number is refused, even zero: it has no unit.
+            Some(value) if whole(node).is_none() => value,
             _ => {
                 decoder.mismatch(node, "time.Duration");
                 if let Some(last) = decoder.problems.last_mut() {

@@ -194,16 +194,23 @@ fn check_escapes(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Escapes what may not stand in a path; a path that is fine stays as it is.
+/// Escapes what may not stand in a path; a path that is fine stays as it is, others are escaped anew.
 fn escape_path(path: &str) -> String {
-    let fine = |b: u8| b.is_ascii_alphanumeric() || b"-_.~/!$&'()*+,;=:@[]%".contains(&b);
-    escape(path, fine)
+    escape_unless_fine(path, b"", b"")
 }
 
 /// The same for a fragment, in which a question mark may stand as well.
 fn escape_fragment(fragment: &str) -> String {
-    let fine = |b: u8| b.is_ascii_alphanumeric() || b"-_.~/!$&'()*+,;=:@[]%?".contains(&b);
-    escape(fragment, fine)
+    escape_unless_fine(fragment, b"?", b"?!()*")
+}
+
+fn escape_unless_fine(text: &str, also_fine: &[u8], also_kept: &[u8]) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&b);
+    if text.bytes().all(|b| plain(b) || b"!'()*[]%".contains(&b) || also_fine.contains(&b)) {
+        return text.to_owned();
+    }
+    // A plus is itself here, not a space.
+    escape(&unescape_query(&text.replace('+', "%2B")), |b| plain(b) || also_kept.contains(&b))
 }
 
 /// User and password, escaped anew; nothing if a sign is in them that cannot be.

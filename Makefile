@@ -35,7 +35,8 @@ setup: ## Install what building and testing need (apt packages, toolchains)
 .PHONY: build
 build: setup ## Build bin/ichorctl and the node image
 	@$(call say,building the node and ichorctl (release))
-	@$(CARGO) build --release --locked -p ichor-init -p ichor-cli
+	@ICHOR_COMMIT=$$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown) \
+		$(CARGO) build --release --locked -p ichor-init -p ichor-cli
 	@mkdir -p bin build
 	@install -m 0755 $(RELEASE)/ichorctl bin/ichorctl
 	@install -m 0755 $(RELEASE)/ichor build/ichor

@@ -12,7 +12,7 @@ pub const KUBERNETES_VERSION: &str = "1.35.0";
 pub fn version() -> VersionInfo {
     VersionInfo {
         tag: TAG.to_owned(),
-        sha: option_env!("ICHOR_SHA").unwrap_or("undefined").to_owned(),
+        sha: option_env!("ICHOR_COMMIT").unwrap_or("undefined").to_owned(),
         built: option_env!("ICHOR_BUILT").unwrap_or_default().to_owned(),
         go_version: format!("none (Ichor {})", env!("CARGO_PKG_VERSION")),
         os: "linux".to_owned(),

@@ -330,4 +330,33 @@ mod tests {
         assert_eq!(config.select(None).unwrap_err().to_string(), "default context \"x\" not found in config");
         assert_eq!(config.select(Some("z")).unwrap_err().to_string(), "context \"z\" not found in config");
     }
+
+    #[test]
+    fn every_key_is_written_in_its_place() {
+        let text = "contexts:\n    b10: {target: t}\n    b2: {}\n    a: {nodes: [1.2.3.4], cluster: c, key: \"true\", ca: x, \
+                    auth: {siderov1: {identity: me}, basic: {username: u, password: \"1\"}}}\ncontext: a\n";
+        expect![[r#"
+            context: a
+            contexts:
+                a:
+                    endpoints: []
+                    nodes:
+                        - 1.2.3.4
+                    ca: x
+                    key: "true"
+                    auth:
+                        basic:
+                            username: u
+                            password: "1"
+                        siderov1:
+                            identity: me
+                    cluster: c
+                b2:
+                    endpoints: []
+                b10:
+                    endpoints:
+                        - t
+        "#]]
+        .assert_eq(&ClientConfig::load(text.as_bytes()).unwrap().to_yaml());
+    }
 }

@@ -15,6 +15,7 @@ use ichor_wire::machine;
 use ichor_wire::machine::apply_configuration_request::Mode as ApplyMode;
 
 use super::machine::ApiMode;
+use super::reply::chain;
 use crate::maintenance;
 use crate::node::Node;
 use crate::platform::{Mode as PlatformMode, Platform};
@@ -42,16 +43,6 @@ pub fn validate(documents: &Documents, mode: Mode) -> Result<Vec<Diagnostic>, Di
     let warnings = documents.validate(mode)?;
     documents.validate_images(version::COMPATIBLE_TAG)?;
     Ok(warnings)
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 fn internal(error: &StoreError) -> Status {

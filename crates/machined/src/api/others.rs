@@ -14,7 +14,7 @@ use ichor_wire::time::time_service_server::TimeService;
 use ichor_wire::{cluster, inspect, storage, time};
 
 use super::machine::Api;
-use super::reply::Replies;
+use super::reply::{Replies, chain};
 
 /// A time server that does not answer within this is not there.
 const QUERY_MAX: Duration = Duration::from_secs(5);
@@ -51,7 +51,9 @@ async fn query(server: &str) -> Result<Response<time::TimeResponse>, Status> {
     let sample = tokio::time::timeout(QUERY_MAX, sntp::query_name(server, QUERY_MAX))
         .await
         .map_err(|_| Status::deadline_exceeded(format!("time server {server:?} does not answer")))?
-        .map_err(|error| Status::unknown(format!("error querying time server {server:?}: {error}")))?;
+        .map_err(|error| {
+            Status::unknown(format!("error querying time server {server:?}: {}", chain(&error)))
+        })?;
     let message = time::Time {
         metadata: None,
         server: server.to_owned(),

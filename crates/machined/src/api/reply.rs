@@ -60,6 +60,17 @@ pub fn io_status(action: &str, path: &Path, error: &io::Error) -> Status {
     }
 }
 
+/// An error with its causes in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
 /// The path a request names: absolute, without `.` and `..`, at most a kernel path long.
 pub fn request_path(text: &str) -> Result<PathBuf, Status> {
     /// `PATH_MAX`.

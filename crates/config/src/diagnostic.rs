@@ -132,7 +132,7 @@ fn line_at<'t>(text: &'t str, span: &Span) -> Option<&'t str> {
         return None;
     }
     let start = text[..offset].rfind('\n').map_or(0, |at| at + 1);
-    text[start..].lines().next()
+    Some(text[start..].lines().next().unwrap_or_default())
 }
 
 /// Characters of a line that an excerpt shows at most.

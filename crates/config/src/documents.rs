@@ -55,7 +55,7 @@ impl Documents {
         let text = utf8(bytes)?;
         let trees = parse(text)?;
         if trees.is_empty() {
-            return Err(Diagnostics::single(Diagnostic::error(Stage::Stream, "config not found")));
+            return Err(no_documents());
         }
         let mut documents = Self::from_trees(trees)?;
         documents.source = Some(bytes.into());
@@ -194,6 +194,12 @@ impl Documents {
         self.forget_source();
         self.items.iter_mut().map(|entry| &mut entry.document)
     }
+}
+
+/// The error of a text without documents; it stands at the start, where the first should be.
+pub(crate) fn no_documents() -> Diagnostics {
+    let span = Span { line: 1, column: 1, offset: 0, end: 0 };
+    Diagnostics::single(Diagnostic { span, ..Diagnostic::error(Stage::Stream, "config not found") })
 }
 
 /// Checks that bytes are text.

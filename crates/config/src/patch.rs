@@ -9,9 +9,9 @@ use std::io;
 pub use derive::derive;
 
 use crate::{
-    diagnostic::{Diagnostic, Diagnostics, Stage},
+    diagnostic::Diagnostics,
     document::Document,
-    documents::{CommentMode, Documents, Entry, parse, utf8},
+    documents::{CommentMode, Documents, Entry, no_documents, parse, utf8},
     model::{DeleteError, MergeError},
 };
 use delete::Deletion;
@@ -169,7 +169,7 @@ impl StrategicPatch {
     pub fn load(text: &[u8]) -> Result<Self, Diagnostics> {
         let trees = parse(utf8(text)?)?;
         if trees.is_empty() {
-            return Err(Diagnostics::single(Diagnostic::error(Stage::Stream, "config not found")));
+            return Err(no_documents());
         }
         let mut steps = Vec::new();
         let mut order = Vec::new();

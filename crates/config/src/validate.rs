@@ -9,6 +9,8 @@ mod network;
 mod text;
 mod volumes;
 
+use std::cmp::Ordering;
+
 use ichor_cel::{Env, Expression, Type};
 use ichor_yaml::{Node, Span};
 
@@ -16,7 +18,7 @@ use crate::{
     diagnostic::{Diagnostic, Diagnostics, Severity, Stage},
     document::Document,
     documents::Documents,
-    model::Path,
+    model::{PROBLEMS_MAX, Path},
     v1alpha1,
 };
 
@@ -66,6 +68,8 @@ pub(crate) struct Report<'a> {
     document: &'a Document,
     /// Cross-document messages carry no title.
     untitled: bool,
+    /// Errors that are still shown; one more tells that there are others.
+    room: usize,
     pub(crate) errors: Vec<Diagnostic>,
     pub(crate) warnings: Vec<Diagnostic>,
 }
@@ -76,12 +80,23 @@ impl Report<'_> {
     }
 
     pub(crate) fn error_with_help(&mut self, path: &Path, message: impl Into<String>, help: Option<String>) {
+        let (message, help) = match self.errors.len().cmp(&self.room) {
+            Ordering::Less => (message.into(), help),
+            Ordering::Equal => (format!("more than {PROBLEMS_MAX} problems, the rest is not shown"), None),
+            // Finding the place of a problem costs; nobody would see it.
+            Ordering::Greater => return,
+        };
         let base = Diagnostic::error(Stage::Validate, message);
         let placed = self.place(base, path);
         self.errors.push(Diagnostic { help, ..placed });
     }
 
     pub(crate) fn warn(&mut self, path: &Path, message: impl Into<String>) {
+        let message = match self.warnings.len().cmp(&PROBLEMS_MAX) {
+            Ordering::Less => message.into(),
+            Ordering::Equal => format!("more than {PROBLEMS_MAX} warnings, the rest is not shown"),
+            Ordering::Greater => return,
+        };
         let placed = self.place(Diagnostic::warning(message), path);
         self.warnings.push(placed);
     }
@@ -136,7 +151,10 @@ impl Documents {
     ) -> Result<Vec<Diagnostic>, Diagnostics> {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         for document in self.iter() {
-            let mut report = self.report(document);
+            if errors.len() > PROBLEMS_MAX {
+                break;
+            }
+            let mut report = self.report(document, errors.len());
             match document {
                 Document::Config(config) => machine::check(&mut report, config, mode),
                 other => kinds::check(&mut report, other),
@@ -153,7 +171,10 @@ impl Documents {
         }
         if let Some(root) = self.root() {
             for document in self.iter() {
-                let mut report = self.report(document);
+                if errors.len() > PROBLEMS_MAX {
+                    break;
+                }
+                let mut report = self.report(document, errors.len());
                 report.untitled = true;
                 check_against_root(&mut report, document, root);
                 errors.append(&mut report.errors);
@@ -169,8 +190,9 @@ impl Documents {
         }
     }
 
-    fn report<'a>(&'a self, document: &'a Document) -> Report<'a> {
-        Report { documents: self, document, untitled: false, errors: Vec::new(), warnings: Vec::new() }
+    fn report<'a>(&'a self, document: &'a Document, before: usize) -> Report<'a> {
+        let room = PROBLEMS_MAX.saturating_sub(before);
+        Report { documents: self, document, untitled: false, room, errors: Vec::new(), warnings: Vec::new() }
     }
 }
 

@@ -1,6 +1,6 @@
 //! From text to trees: events of the parser below, aliases and merge keys expanded within a budget.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, Tag};
 
@@ -19,14 +19,16 @@ pub struct Limits {
     pub depth: usize,
     /// Values in the whole stream, expanded aliases included.
     pub nodes: usize,
-    /// Values that come out of aliases.
+    /// Values that come out of aliases; anchors may keep as many again.
     pub alias_nodes: usize,
+    /// Bytes of text that anchors keep and aliases bring in.
+    pub alias_bytes: usize,
 }
 
 impl Default for Limits {
     /// Room for any real configuration (a large one has a few thousand values), little for a bomb.
     fn default() -> Self {
-        Self { bytes: 16 << 20, depth: 128, nodes: 150_000, alias_nodes: 50_000 }
+        Self { bytes: 16 << 20, depth: 128, nodes: 100_000, alias_nodes: 50_000, alias_bytes: 8 << 20 }
     }
 }
 
@@ -82,12 +84,15 @@ struct Builder {
     anchors: HashMap<usize, Node>,
     nodes: usize,
     alias_nodes: usize,
+    anchor_nodes: usize,
+    copied_bytes: usize,
 }
 
 impl Builder {
     fn new(limits: Limits) -> Self {
         let (documents, stack, anchors) = (Vec::new(), Vec::new(), HashMap::new());
-        Self { limits, documents, stack, root: None, anchors, nodes: 0, alias_nodes: 0 }
+        let (nodes, alias_nodes, anchor_nodes, copied_bytes) = (0, 0, 0, 0);
+        Self { limits, documents, stack, root: None, anchors, nodes, alias_nodes, anchor_nodes, copied_bytes }
     }
 
     fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Error> {
@@ -127,13 +132,13 @@ impl Builder {
             Event::SequenceEnd | Event::MappingEnd => self.close(span),
             Event::Alias(id) => {
                 // An anchor is known once its node is complete; until then it is inside itself.
-                let target = self.anchors.get(&id).ok_or_else(|| Error::new(ErrorKind::Cycle, span))?.clone();
-                let size = size_of_tree(&target);
-                self.alias_nodes += size;
-                if self.alias_nodes > self.limits.alias_nodes {
-                    return Err(Error::new(ErrorKind::ExcessiveAliasing, span));
-                }
-                self.count(size, span)?;
+                let target = self.anchors.get(&id).ok_or_else(|| Error::new(ErrorKind::Cycle, span))?;
+                let size = Size::of(target);
+                self.alias_nodes += size.nodes;
+                self.copied_bytes += size.bytes;
+                self.check_copies(span)?;
+                let target = target.clone();
+                self.count(size.nodes, span)?;
                 self.finish(target, 0)
             }
             _ => Ok(()),
@@ -144,6 +149,16 @@ impl Builder {
         self.nodes += more;
         if self.nodes > self.limits.nodes {
             return Err(Error::new(ErrorKind::TooManyNodes(self.limits.nodes), span));
+        }
+        Ok(())
+    }
+
+    /// Fails before a copy is made that would be too much.
+    fn check_copies(&self, span: Span) -> Result<(), Error> {
+        let Limits { alias_nodes, alias_bytes, .. } = self.limits;
+        let most_nodes = self.alias_nodes.max(self.anchor_nodes);
+        if most_nodes > alias_nodes || self.copied_bytes > alias_bytes {
+            return Err(Error::new(ErrorKind::ExcessiveAliasing, span));
         }
         Ok(())
     }
@@ -175,6 +190,10 @@ impl Builder {
     /// Hands a complete node to the collection it is in.
     fn finish(&mut self, node: Node, anchor: usize) -> Result<(), Error> {
         if anchor != 0 {
+            let size = Size::of(&node);
+            self.anchor_nodes += size.nodes;
+            self.copied_bytes += size.bytes;
+            self.check_copies(node.span)?;
             self.anchors.insert(anchor, node.clone());
         }
         match self.stack.last_mut() {
@@ -202,12 +221,31 @@ fn short_tag(tag: &Tag) -> Box<str> {
     }
 }
 
-fn size_of_tree(node: &Node) -> usize {
-    match &node.value {
-        Value::Scalar(_) => 1,
-        Value::Seq(items) => 1 + items.iter().map(size_of_tree).sum::<usize>(),
-        Value::Map(entries) => {
-            1 + entries.iter().map(|(k, v)| size_of_tree(k) + size_of_tree(v)).sum::<usize>()
+/// What a copy of a tree costs.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    nodes: usize,
+    bytes: usize,
+}
+
+impl Size {
+    fn of(node: &Node) -> Self {
+        let mut size = Self::default();
+        size.add(node);
+        size
+    }
+
+    fn add(&mut self, node: &Node) {
+        self.nodes += 1;
+        match &node.value {
+            Value::Scalar(scalar) => {
+                self.bytes += scalar.text.len() + scalar.tag.as_ref().map_or(0, |tag| tag.len());
+            }
+            Value::Seq(items) => items.iter().for_each(|item| self.add(item)),
+            Value::Map(entries) => entries.iter().for_each(|(key, value)| {
+                self.add(key);
+                self.add(value);
+            }),
         }
     }
 }
@@ -220,6 +258,8 @@ fn expand_merges(entries: Vec<(Node, Node)>) -> Result<Vec<(Node, Node)>, Error>
         return Ok(entries);
     }
     let (merges, mut own): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(key, _)| is_merge(key));
+    let mut known: HashSet<String> =
+        own.iter().filter_map(|(key, _)| key.as_str()).map(str::to_owned).collect();
     for (_, value) in merges {
         let sources = match value.value {
             Value::Map(_) => vec![value],
@@ -231,9 +271,7 @@ fn expand_merges(entries: Vec<(Node, Node)>) -> Result<Vec<(Node, Node)>, Error>
                 return Err(Error::new(ErrorKind::BadMerge, source.span));
             };
             for (key, value) in more {
-                let known =
-                    own.iter().any(|(have, _)| have.as_str().is_some() && have.as_str() == key.as_str());
-                if !known {
+                if key.as_str().is_none_or(|text| known.insert(text.to_owned())) {
                     own.push((key, value));
                 }
             }
@@ -327,7 +365,29 @@ mod tests {
         assert_eq!(error.kind, ErrorKind::ExcessiveAliasing);
         let deep = "[".repeat(100_000);
         assert!(matches!(parse(&deep).unwrap_err().kind, ErrorKind::TooDeep(_) | ErrorKind::Syntax(_)));
+        // Little text that stands for gigabytes, in few values.
+        let heavy = format!("a: &a {}\nb: [{}]\n", "x".repeat(500_000), "*a,".repeat(100_000));
+        let error = parse(&heavy).unwrap_err();
+        assert_eq!((error.kind, error.span.line), (ErrorKind::ExcessiveAliasing, 2));
+        // Anchors cost without a single alias: each keeps what it names.
+        let anchors: String = (0..100).map(|i| format!("&a{i} [")).collect();
+        for inside in ["x,".repeat(40_000), "x".repeat(1 << 20)] {
+            let nested = format!("{anchors}{inside}{}", "]".repeat(100));
+            assert_eq!(parse(&nested).unwrap_err().kind, ErrorKind::ExcessiveAliasing);
+        }
         let wide = format!("[{}]", "a,".repeat(400_000));
         assert!(matches!(parse(&wide).unwrap_err().kind, ErrorKind::TooManyNodes(_)));
+    }
+
+    #[test]
+    fn merging_many_keys_takes_time_by_their_number() {
+        let keys = |letter: char| (0..12_000).map(move |i| format!("{letter}{i}: 1,")).collect::<String>();
+        let text = format!("a: &a {{{}}}\nb: {{<<: *a, {}}}\n", keys('k'), keys('z'));
+        let started = std::time::Instant::now();
+        let documents = parse(&text).unwrap();
+        let merged = documents[0].root.get("b").and_then(Node::as_map).unwrap();
+        assert_eq!(merged.len(), 24_000);
+        // Comparing each key with each takes many times as long, even in an optimised build.
+        assert!(started.elapsed() < std::time::Duration::from_secs(3), "{:?}", started.elapsed());
     }
 }

@@ -8,7 +8,7 @@ pub mod wishes;
 use ichor_cosi::{RegisterError, Runtime};
 
 /// Adds the family to a runtime.
-pub fn register(runtime: &mut Runtime) -> Result<(), RegisterError> {
+pub fn register(runtime: &Runtime) -> Result<(), RegisterError> {
     runtime.register(wishes::NodeLabelSpecController)?;
     runtime.register(wishes::NodeAnnotationSpecController)?;
     runtime.register(wishes::NodeTaintSpecController)?;

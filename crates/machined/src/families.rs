@@ -46,6 +46,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         kubernetes: Path::new(KUBELET_RUNTIME).exists(),
     };
     ichor_ctl_runtime::register(runtime, ports)?;
+    ichor_ctl_k8s::register(runtime)?;
     Ok(())
 }
 

@@ -65,17 +65,17 @@ pub fn complete(root: &'static Command, words: &[String], sources: &dyn Sources)
         }
     }
     let mut answer = match (pending, partial.split_once('=')) {
-        (Some(flag), _) => from(flag.complete, sources),
+        (Some(flag), _) => from(flag.complete, partial, sources),
         (None, Some((name, _))) if name.starts_with("--") => {
             let flag = known_flags(&path).find(|flag| name[2..] == *flag.name);
-            let mut answer = flag.map(|flag| from(flag.complete, sources)).unwrap_or_default();
+            let mut answer = flag.map(|flag| from(flag.complete, "", sources)).unwrap_or_default();
             for (word, _) in &mut answer.candidates {
                 *word = format!("{name}={word}");
             }
             answer
         }
         (None, _) if partial.starts_with('-') => flags(&path),
-        (None, _) => words_at(&path, args, sources),
+        (None, _) => words_at(&path, args, partial, sources),
     };
     answer.candidates.retain(|(word, _)| word.starts_with(partial.as_str()));
     answer
@@ -105,7 +105,7 @@ fn flags(path: &[&'static Command]) -> Answer {
     Answer { candidates, files: false }
 }
 
-fn words_at(path: &[&'static Command], args: usize, sources: &dyn Sources) -> Answer {
+fn words_at(path: &[&'static Command], args: usize, partial: &str, sources: &dyn Sources) -> Answer {
     let command = path[path.len() - 1];
     let mut answer = Answer::default();
     if args == 0 {
@@ -115,14 +115,14 @@ fn words_at(path: &[&'static Command], args: usize, sources: &dyn Sources) -> An
     if args < command.args.max
         && let Some(kind) = command.args.complete.get(args).or(command.args.complete.last())
     {
-        let more = from(*kind, sources);
+        let more = from(*kind, partial, sources);
         answer.candidates.extend(more.candidates);
         answer.files |= more.files;
     }
     answer
 }
 
-fn from(kind: Complete, sources: &dyn Sources) -> Answer {
+fn from(kind: Complete, partial: &str, sources: &dyn Sources) -> Answer {
     let words = match kind {
         Complete::Nothing => Vec::new(),
         Complete::File => return Answer { candidates: Vec::new(), files: true },
@@ -132,6 +132,11 @@ fn from(kind: Complete, sources: &dyn Sources) -> Answer {
         Complete::ResourceType => sources.resource_types(),
         Complete::Service => sources.services(),
         Complete::Cluster => sources.clusters(),
+        Complete::ConfigKey => {
+            let above = partial.rfind('.').map_or("", |dot| &partial[..=dot]);
+            let keys = ichor_config::describe::complete(partial);
+            keys.into_iter().map(|key| format!("{above}{key}")).collect()
+        }
     };
     Answer { candidates: words.into_iter().map(|word| (word, String::new())).collect(), files: false }
 }

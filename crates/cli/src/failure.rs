@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// Why a command ended with exit status 1.
+/// Why a command did not end with exit status 0.
 #[derive(Debug)]
 pub struct Failure {
     /// What went wrong; empty when it has been printed already.

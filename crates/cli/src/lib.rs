@@ -35,7 +35,8 @@ pub fn print(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs the command line `words`, without the program's name. Exit status is 0 or 1, nothing else.
+/// Runs the command line `words`, without the program's name. Exit status is 0 or 1; only commands that
+/// answer by it, such as `config diff`, have another one for trouble.
 pub fn run(words: &[String]) -> ExitCode {
     match words {
         [entry, rest @ ..] if entry == complete::ENTRY => {
@@ -67,11 +68,13 @@ fn help_of(words: &[String]) -> Result<(), Failure> {
 
 fn exit(result: Result<(), Failure>, path: &[&'static table::Command]) -> ExitCode {
     let Err(failure) = result else { return ExitCode::SUCCESS };
+    let mut status = 1;
     if !failure.is_told() {
+        status = path.last().map_or(1, |command| command.trouble);
         eprintln!("{failure}");
         if failure.wants_usage() && !path.is_empty() {
             eprint!("\n{}", help::usage(path));
         }
     }
-    ExitCode::FAILURE
+    ExitCode::from(status)
 }

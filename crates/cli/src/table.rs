@@ -33,6 +33,8 @@ pub struct Command {
     pub run: Option<Run>,
     /// Left out of help and completion.
     pub hidden: bool,
+    /// Exit status of a failure; more than 1 where 1 is an answer.
+    pub trouble: u8,
 }
 
 impl Command {
@@ -50,6 +52,7 @@ impl Command {
         subcommands: &[],
         run: None,
         hidden: false,
+        trouble: 1,
     };
 
     /// True when `word` is this command's name or one of its aliases.
@@ -238,6 +241,8 @@ pub enum Complete {
     Service,
     /// A local cluster.
     Cluster,
+    /// A key of the machine configuration, with the keys above it.
+    ConfigKey,
 }
 
 /// The flags of every command that talks to machines; they may also stand before its name.

@@ -59,6 +59,17 @@ fn a_derived_patch_leads_from_one_to_the_other() {
         };
         let difference = ichor_config::diff::diff_text(&sorted(&result), &sorted(new));
         assert!(difference.is_empty(), "round {round}\n{difference}\n{}", patches.join("=====\n"));
+        if patches.is_empty() {
+            continue;
+        }
+        // The same as one stream.
+        let stream = patches.join("---\n");
+        let patch = StrategicPatch::load(stream.as_bytes())
+            .unwrap_or_else(|error| panic!("round {round}: {error}\n{stream}"));
+        let result =
+            patch.apply(old.clone()).unwrap_or_else(|error| panic!("round {round}: {error}\n{stream}"));
+        let difference = ichor_config::diff::diff_text(&sorted(&result), &sorted(new));
+        assert!(difference.is_empty(), "round {round}, one stream\n{difference}\n{stream}");
     }
 }
 

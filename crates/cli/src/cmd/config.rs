@@ -1,7 +1,9 @@
-//! `config`: the client configuration of the person at the terminal.
+//! `config`: the client configuration of the person at the terminal, and what there is to know about machine
+//! configurations.
 
 mod contexts;
 mod info;
+mod machine;
 mod new;
 
 use crate::failure::Failure;
@@ -15,8 +17,21 @@ pub static CONFIG: Command = Command {
     group: Group::Machines,
     about: "Show and change the client configuration",
     long: "Shows and changes the client configuration (talosconfig): contexts with their endpoints, nodes and\n\
-           certificates.",
-    subcommands: &[&ADD, &REMOVE, &CONTEXT, &CONTEXTS, &ENDPOINT, &NODE, &INFO, &MERGE, &NEW],
+           certificates. `diff`, `explain` and `schema` are about machine configurations and need no machine.",
+    subcommands: &[
+        &ADD,
+        &REMOVE,
+        &CONTEXT,
+        &CONTEXTS,
+        &ENDPOINT,
+        &NODE,
+        &INFO,
+        &MERGE,
+        &NEW,
+        &machine::DIFF,
+        &machine::EXPLAIN,
+        &machine::SCHEMA,
+    ],
     ..Command::EMPTY
 };
 

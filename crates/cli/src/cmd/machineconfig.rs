@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use ichor_config::{Documents, Mode, ValidateOptions};
+use ichor_config::{Diagnostic, Documents, Mode, ValidateOptions};
 
 use crate::cmd::gen_config::{self, Destination};
 use crate::failure::Failure;
 use crate::machineconfig::{self, Generate};
+use crate::output::json::pretty;
 use crate::parse::Call;
 use crate::table::{Args, Command, Complete, Flag, Group};
 use crate::{files, print, term};
@@ -48,8 +49,13 @@ pub static VALIDATE: Command = Command {
     group: Group::Offline,
     about: "Check a configuration file",
     long: "Checks a configuration file by the rules of the place it is meant for. All problems are shown at once,\n\
-           each with its place in the file.",
-    examples: &["validate --config controlplane.yaml --mode metal"],
+           each with its place in the file.\n\n\
+           With -o json standard output has an object with `file`, `valid` and a list of `problems`, warnings\n\
+           included; exit status is 1 when one of them is an error.",
+    examples: &[
+        "validate --config controlplane.yaml --mode metal",
+        "validate --config controlplane.yaml --mode metal -o json",
+    ],
     flags: &[
         Flag::text("config", "file of the configuration").short('c').complete(Complete::File),
         Flag::text("mode", "metal, cloud or container").short('m').complete(Complete::Words(&[
@@ -58,6 +64,10 @@ pub static VALIDATE: Command = Command {
             "container",
         ])),
         Flag::switch("strict", "treat warnings as errors"),
+        Flag::text("output", "text or json")
+            .short('o')
+            .default("text")
+            .complete(Complete::Words(&["text", "json"])),
     ],
     run: Some(validate),
     ..Command::EMPTY
@@ -92,15 +102,37 @@ fn validate(call: &Call) -> Result<(), Failure> {
         return Err(Failure::new(format!("unknown runtime mode: \"{mode_name}\""))
             .hint("use metal, cloud or container"));
     };
+    let options = ValidateOptions { strict: call.on("strict"), ..ValidateOptions::default() };
+    match call.text("output") {
+        "text" => {}
+        "json" => return validate_json(file, mode, options),
+        other => {
+            let failure = Failure::new(format!("unknown output format: \"{other}\""));
+            return Err(failure.hint("use text or json"));
+        }
+    }
     let content = files::read_or_stdin(file)?;
     let text = String::from_utf8_lossy(&content);
     let refused = |diagnostics: ichor_config::Diagnostics| {
         Failure::new(diagnostics.render(file, &text).trim_end().to_owned()).whole()
     };
     let documents = Documents::load(&content).map_err(refused)?;
-    let options = ValidateOptions { strict: call.on("strict"), ..ValidateOptions::default() };
     for warning in documents.validate_with(mode, options).map_err(refused)? {
         term::warn(&warning.titled());
     }
     print(&format!("{file} is valid for {mode_name} mode\n"))
+}
+
+/// The same for programs: editors and checks before a merge.
+fn validate_json(file: &str, mode: Mode, options: ValidateOptions) -> Result<(), Failure> {
+    let content = files::read_or_stdin(file)?;
+    let outcome = Documents::load(&content).and_then(|documents| documents.validate_with(mode, options));
+    let valid = outcome.is_ok();
+    let problems = match outcome {
+        Ok(warnings) => warnings.iter().map(Diagnostic::to_json).collect(),
+        Err(diagnostics) => diagnostics.to_json(),
+    };
+    let answer = serde_json::json!({ "file": file, "valid": valid, "problems": problems });
+    print(&pretty(&answer, "    "))?;
+    if valid { Ok(()) } else { Err(Failure::told()) }
 }

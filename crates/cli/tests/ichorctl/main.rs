@@ -3,6 +3,7 @@
 mod actions;
 mod asking;
 mod configuring;
+mod describing;
 mod fake;
 mod generating;
 mod offline;

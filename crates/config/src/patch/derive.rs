@@ -21,6 +21,7 @@ const REBUILT: &[&str] = &[
 ];
 
 /// At most two strategic patches: the first deletes and sets, the second brings back what had to go first.
+/// Both may also stand in one stream, since no document has values to merge in both.
 ///
 /// The root document cannot be deleted; if the new configuration has none, that part is left out.
 pub fn derive(old: &Documents, new: &Documents) -> Vec<String> {
@@ -43,15 +44,16 @@ pub fn derive(old: &Documents, new: &Documents) -> Vec<String> {
             let rebuilt = REBUILT.contains(&document.kind());
             (!rebuilt).then(|| compare(&before.encode(), &document.encode(), info)).flatten()
         });
+        let patch =
+            |entries: Vec<(Node, Node)>| (!entries.is_empty()).then(|| with_identity(document, entries));
         match change {
-            Some(change) => {
-                let patch = |entries: Vec<(Node, Node)>| {
-                    (!entries.is_empty()).then(|| with_identity(document, entries))
-                };
-                first.extend(patch(change.first));
-                second.extend(patch(change.second));
+            Some(change) if change.second.is_empty() => first.extend(patch(change.first)),
+            Some(change) if matches!(document, Document::Config(_)) => {
+                let (deletions, values) = split(change.first);
+                first.extend(patch(deletions));
+                second.extend(patch(join(values, change.second)));
             }
-            None => {
+            _ => {
                 first.push(with_identity(document, vec![marker()]));
                 second.push(document.encode());
             }
@@ -74,7 +76,10 @@ fn with_identity(document: &Document, entries: Vec<(Node, Node)>) -> Node {
         if !document.name().is_empty() {
             all.push((Node::string("name"), Node::string(document.name())));
         }
-    } else if entries.iter().any(|(key, _)| key.as_str() == Some("version")) {
+    } else if entries
+        .iter()
+        .any(|(key, value)| key.as_str() == Some("version") && value.as_scalar().is_some())
+    {
         // The version alone does not mark the root document, and deletions do not count.
         let named = |name: &str| entries.iter().any(|(key, _)| key.as_str() == Some(name));
         let free = ["debug", "persist", "machine", "cluster"].into_iter().find(|name| !named(name));
@@ -84,6 +89,45 @@ fn with_identity(document: &Document, entries: Vec<(Node, Node)>) -> Node {
     let entries: Vec<_> = entries.into_iter().filter(|(key, _)| !identity(key)).collect();
     all.extend(entries);
     Node::map(all)
+}
+
+/// Keys with their values.
+type Entries = Vec<(Node, Node)>;
+
+/// Parts deletions from values.
+fn split(entries: Entries) -> (Entries, Entries) {
+    let (mut deletions, mut values) = (Vec::new(), Vec::new());
+    for (key, node) in entries {
+        match node.value {
+            Value::Map(below) if below.iter().any(|(name, _)| name.as_str() == Some("$patch")) => {
+                deletions.push((key, Node::map(below)));
+            }
+            Value::Map(below) if !below.is_empty() => {
+                let (gone, set) = split(below);
+                if !gone.is_empty() {
+                    deletions.push((key.clone(), Node::map(gone)));
+                }
+                if !set.is_empty() {
+                    values.push((key, Node::map(set)));
+                }
+            }
+            _ => values.push((key, node)),
+        }
+    }
+    (deletions, values)
+}
+
+/// The entries of both; what both have are mappings, joined in turn.
+fn join(mut left: Entries, right: Entries) -> Entries {
+    for (key, node) in right {
+        match (left.iter_mut().find(|(have, _)| have.as_str() == key.as_str()), node.value) {
+            (Some((_, Node { value: Value::Map(have), .. })), Value::Map(more)) => {
+                *have = join(std::mem::take(have), more);
+            }
+            (_, value) => left.push((key, Node::new(value))),
+        }
+    }
+    left
 }
 
 /// Entries of the two patches.

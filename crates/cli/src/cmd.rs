@@ -11,6 +11,7 @@ pub mod files;
 pub mod gen_config;
 pub mod gen_pki;
 pub mod get;
+pub mod inject;
 pub mod inspect;
 pub mod lifecycle;
 pub mod logs;
@@ -55,6 +56,7 @@ pub static ROOT: Command = Command {
         &time::TIME,
         &version::VERSION,
         &gen_config::GEN,
+        &inject::INJECT,
         &machineconfig::MACHINECONFIG,
         &machineconfig::VALIDATE,
         &cluster::CLUSTER,

@@ -6,6 +6,7 @@ mod configuring;
 mod describing;
 mod fake;
 mod generating;
+mod injecting;
 mod offline;
 mod run;
 mod streams;

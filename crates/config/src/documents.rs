@@ -274,14 +274,12 @@ fn read_document(tree: Node, seen: &mut HashSet<DocumentId>, problems: &mut Diag
         fail(span, format!("{:?} {:?}: not registered", id.kind, id.api_version), help);
         return None;
     }
-    let body = if written_kind.is_empty() {
-        tree.clone()
-    } else {
+    let body = (!written_kind.is_empty()).then(|| {
         let own = entries.iter().filter(|(key, _)| !matches!(key.as_str(), Some("apiVersion" | "kind")));
         Node { value: Value::Map(own.cloned().collect()), span: tree.span, comments: None }
-    };
+    });
     let mut decoder = Decoder::default();
-    let document = Document::decode_kind(&id.kind, &body, &mut decoder)?;
+    let document = Document::decode_kind(&id.kind, body.as_ref().unwrap_or(&tree), &mut decoder)?;
     if decoder.problems.is_empty() {
         return Some(Entry { document, tree: Some(Arc::new(tree)) });
     }

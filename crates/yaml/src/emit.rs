@@ -82,7 +82,7 @@ impl Emitter {
                     Place::MapValue => self.deeper(indent),
                     Place::SeqItem => indent + 2,
                 };
-                self.scalar(scalar, body, false);
+                self.scalar(scalar, body, body - indent, false);
             }
             Value::Seq(items) if items.is_empty() => self.inline("[]", place),
             Value::Map(entries) if entries.is_empty() => self.inline("{}", place),
@@ -137,7 +137,7 @@ impl Emitter {
             self.out.push_str("? ");
         }
         match &key.value {
-            Value::Scalar(scalar) => self.scalar(scalar, column + 2, !complex),
+            Value::Scalar(scalar) => self.scalar(scalar, column + 2, 2, !complex),
             // Collections as keys cannot come from configuration; keep the text valid all the same.
             Value::Seq(_) => self.out.push_str("[]"),
             Value::Map(_) => self.out.push_str("{}"),
@@ -211,7 +211,7 @@ impl Emitter {
         self.comment_lines(foot, column);
     }
 
-    fn scalar(&mut self, scalar: &Scalar, body: usize, is_key: bool) {
+    fn scalar(&mut self, scalar: &Scalar, body: usize, hint: usize, is_key: bool) {
         let text = &scalar.text;
         let look = Look::of(text);
         let mut style = match scalar.style {
@@ -239,7 +239,7 @@ impl Emitter {
             }
             Style::DoubleQuoted => self.double_quoted(text),
             // Folding is never chosen by us and a literal block says the same.
-            Style::Literal | Style::Folded => self.literal(text, body),
+            Style::Literal | Style::Folded => self.literal(text, body, hint),
         }
     }
 
@@ -270,10 +270,12 @@ impl Emitter {
         self.out.push('"');
     }
 
-    fn literal(&mut self, text: &str, body: usize) {
+    /// The hint counts from the column of the collection around. The original always writes one whole level,
+    /// which it cannot read itself in lists, where a block is two columns deeper.
+    fn literal(&mut self, text: &str, body: usize, hint: usize) {
         self.out.push('|');
         if text.starts_with([' ', '\n']) {
-            self.out.push_str(&self.options.indent.to_string());
+            self.out.push_str(&hint.to_string());
         }
         if !text.ends_with('\n') {
             self.out.push('-');
@@ -455,34 +457,43 @@ mod tests {
             ("tab", Node::string("a\n\tb\n")),
             ("space", Node::string("a \nb")),
             ("nothing", Node::string("\n")),
-            ("items", strings(&["p\nq\n"])),
+            ("items", strings(&["p\nq\n", " p\nq\n"])),
+            ("below", Node::seq(vec![map(vec![("hint", Node::string("\np\nq"))])])),
         ]);
         check(
             root,
             expect![[r#"
-            clip: |
-                a
-                b
-            strip: |-
-                a
+                clip: |
+                    a
+                    b
+                strip: |-
+                    a
 
-                 b
-            keep: |+
-                a
+                     b
+                keep: |+
+                    a
 
-            hint: |4
-                  a
-                b
-            tab: |
-                a
-                	b
-            space: "a \nb"
-            nothing: "\n"
-            items:
-                - |
-                  p
-                  q
-        "#]],
+                hint: |4
+                      a
+                    b
+                tab: |
+                    a
+                    	b
+                space: "a \nb"
+                nothing: "\n"
+                items:
+                    - |
+                      p
+                      q
+                    - |2
+                       p
+                      q
+                below:
+                    - hint: |2-
+
+                        p
+                        q
+            "#]],
         );
     }
 }

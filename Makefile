@@ -74,6 +74,16 @@ test-unit: setup ## Tests that need no machine
 	@$(call say,unit tests)
 	@$(CARGO) test --workspace --locked --quiet --exclude ichor-live
 
+# The random tests of `make test-unit` always draw the same; these draw anew, and more.
+FUZZ_SEED   ?= $(shell date +%s)
+FUZZ_FACTOR ?= 20
+
+.PHONY: fuzz
+fuzz: setup ## The random tests of readers, patches and expressions for longer (FUZZ_SEED=, FUZZ_FACTOR=)
+	@$(call say,random tests: FUZZ_SEED=$(FUZZ_SEED) FUZZ_FACTOR=$(FUZZ_FACTOR))
+	@ICHOR_FUZZ_SEED=$(FUZZ_SEED) ICHOR_FUZZ_FACTOR=$(FUZZ_FACTOR) $(CARGO) test --locked \
+		-p ichor-yaml -p ichor-cel -p ichor-config --test hostile --test expressions --test properties
+
 .PHONY: test-live
 test-live: ## Tests on live sandbox machines (needs `make build`)
 	@$(call say,live machines)

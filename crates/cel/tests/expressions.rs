@@ -229,6 +229,11 @@ fn hostile_texts_are_bounded() {
     assert_eq!(result.unwrap_err().to_string(), "more than 100000 steps");
 }
 
+/// A number that `make fuzz` sets: a seed of its own, and how many times longer to run.
+fn setting(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
 #[test]
 fn random_words_are_read_or_refused() {
     const WORDS: &[&str] = &[
@@ -283,13 +288,13 @@ fn random_words_are_read_or_refused() {
     ];
     let env = environments::disk();
     let variables = [("disk", Value::Message(Arc::new(Disk))), ("system_disk", Value::Bool(true))];
-    let mut state = 7u64;
+    let mut state = setting("ICHOR_FUZZ_SEED", 7);
     let mut next = |bound: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % bound
     };
     let (mut parsed, mut checked) = (0, 0);
-    for _ in 0..50_000 {
+    for _ in 0..50_000 * setting("ICHOR_FUZZ_FACTOR", 1) {
         let text: String = (0..1 + next(9)).map(|_| WORDS[next(WORDS.len())]).collect();
         let Ok(expression) = Expression::parse(&text) else { continue };
         parsed += 1;

@@ -14,9 +14,16 @@ const SIGNS: &[u8] = b" \t\n:-[]{}&*!|>'\"%@`,#";
 /// Streams per property; each is small.
 const ROUNDS: usize = 300;
 
+/// A number that `make fuzz` sets: a seed of its own, and how many times longer to run.
+fn setting(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Documents from a seed; the one of a longer run is added to it.
 fn streams(seed: u64) -> impl Iterator<Item = Documents> {
-    let mut random = Random::new(seed);
-    std::iter::repeat_with(move || random::documents(&mut random)).take(ROUNDS)
+    let mut random = Random::new(seed.wrapping_add(setting("ICHOR_FUZZ_SEED", 0)));
+    let rounds = ROUNDS * setting("ICHOR_FUZZ_FACTOR", 1) as usize;
+    std::iter::repeat_with(move || random::documents(&mut random)).take(rounds)
 }
 
 #[test]
@@ -95,7 +102,7 @@ fn merging_nothing_changes_nothing() {
 
 #[test]
 fn damaged_texts_are_refused_or_read_but_never_panic() {
-    let mut random = Random::new(15);
+    let mut random = Random::new(setting("ICHOR_FUZZ_SEED", 15));
     for documents in streams(16) {
         let mut bytes = documents.encode(CommentMode::None).into_bytes();
         for _ in 0..8 {

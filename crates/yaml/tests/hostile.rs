@@ -61,11 +61,16 @@ const WORDS: &[&str] = &[
     "key: value\n",
 ];
 
+/// A number that `make fuzz` sets: a seed of its own, and how many times longer to run.
+fn setting(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
 #[test]
 fn random_words_are_read_or_refused() {
-    let mut random = Random(1);
+    let mut random = Random(setting("ICHOR_FUZZ_SEED", 1));
     let mut read = 0;
-    for _ in 0..20_000 {
+    for _ in 0..20_000 * setting("ICHOR_FUZZ_FACTOR", 1) {
         let count = random.below(24);
         let text: String = (0..count).map(|_| WORDS[random.below(WORDS.len())]).collect();
         let Ok(documents) = parse(&text) else { continue };

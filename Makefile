@@ -75,7 +75,7 @@ test-unit: setup ## Tests that need no machine
 	@$(CARGO) test --workspace --locked --quiet --exclude ichor-live
 
 # The random tests of `make test-unit` always draw the same; these draw anew, and more.
-FUZZ_SEED   ?= $(shell date +%s)
+FUZZ_SEED   := $(or $(FUZZ_SEED),$(shell date +%s))
 FUZZ_FACTOR ?= 20
 
 .PHONY: fuzz

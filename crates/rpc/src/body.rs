@@ -14,6 +14,7 @@ use tonic::Status;
 
 use crate::frame::Gauge;
 use crate::http2::MESSAGE_MAX;
+use crate::proxy::ProxyConnection;
 use crate::status;
 
 /// A reply from upstream. A connection that breaks under it ends it with status Unavailable, as the
@@ -23,16 +24,23 @@ pub struct UpstreamBody {
     incoming: Incoming,
     broken: bool,
     _running: Option<Running>,
+    _client: Option<Arc<ProxyConnection>>,
 }
 
 impl UpstreamBody {
     pub(crate) fn new(incoming: Incoming) -> Self {
-        Self { incoming, broken: false, _running: None }
+        Self { incoming, broken: false, _running: None, _client: None }
     }
 
     /// Counts the body as running until it is gone.
     pub(crate) fn with(self, running: Running) -> Self {
         Self { _running: Some(running), ..self }
+    }
+
+    /// Keeps the client's side of the gateway until the body is gone: its connection to the machine is
+    /// free for another client only then.
+    pub(crate) fn of(self, client: Arc<ProxyConnection>) -> Self {
+        Self { _client: Some(client), ..self }
     }
 }
 

@@ -90,6 +90,11 @@ where
         }
     }
 
+    /// Whether a call would find a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.current().is_some()
+    }
+
     /// Sends a request on the connection there is, without any future but the answer's.
     ///
     /// This is the way of almost every call, so nothing of what the other way needs is in it.

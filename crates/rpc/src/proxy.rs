@@ -5,10 +5,11 @@ mod merge;
 mod upstreams;
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::ready;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -34,9 +35,14 @@ use upstreams::Upstreams;
 /// The port of the node API.
 pub const API_PORT: u16 = 50000;
 
+/// The most connections to the machine that wait for another client. Each costs some 50 KiB on both
+/// sides, and spares a client that comes next a quarter of its price.
+const SPARE_MAX: usize = 4;
+
 /// What the connections of a gateway share.
 pub struct Proxy {
     local: Dialer,
+    spare: Mutex<Vec<Channel<RequestBody>>>,
     port: u16,
     facts: ArcSwap<Facts>,
     remote: ArcSwapOption<Upstreams>,
@@ -48,6 +54,7 @@ impl Proxy {
     pub fn new(local: Dialer, port: u16) -> Arc<Self> {
         Arc::new(Self {
             local,
+            spare: Mutex::default(),
             port,
             facts: ArcSwap::from_pointee(Facts::default()),
             remote: ArcSwapOption::empty(),
@@ -70,8 +77,9 @@ impl Proxy {
         }
     }
 
-    /// Closes connections between nodes that nobody has used for a while. Call it now and then.
+    /// Closes connections that nobody has used for a while. Call it now and then.
     pub fn sweep(&self) {
+        drop(std::mem::take(&mut *self.spare()));
         if let Some(remote) = &*self.remote.load() {
             remote.sweep();
         }
@@ -82,15 +90,22 @@ impl Proxy {
         self.pulse.load(Relaxed)
     }
 
+    /// Connections to the machine without a client.
+    fn spare(&self) -> MutexGuard<'_, Vec<Channel<RequestBody>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The side of one client connection.
     pub fn connection(self: &Arc<Self>, peer: &PeerIdentity) -> Arc<ProxyConnection> {
+        let spare = self.spare().pop();
+        let machine = spare.unwrap_or_else(|| Channel::new(self.local.clone()));
         Arc::new(ProxyConnection {
             proxy: self.clone(),
             own: roles::header_values(&peer.roles),
             impersonates: peer.roles.contains(Role::Impersonator),
             // On a Unix socket the roles are those of the metadata.
             is_local: peer.credentials.is_some() || peer.address.is_none(),
-            machine: Channel::new(self.local.clone()),
+            machine,
         })
     }
 }
@@ -104,6 +119,12 @@ pub struct ProxyConnection {
     impersonates: bool,
     is_local: bool,
     machine: Channel<RequestBody>,
+}
+
+impl fmt::Debug for ProxyConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxyConnection").field("own", &self.own).finish_non_exhaustive()
+    }
 }
 
 impl ProxyConnection {
@@ -133,17 +154,18 @@ impl ProxyConnection {
                 match self.machine.begin(request) {
                     Begun::Sent(sent) => Either::Left(sent.then(move |result| match result {
                         Ok(response) => {
-                            let response = response.map(|body| ReplyBody::Upstream(UpstreamBody::new(body)));
+                            let response =
+                                response.map(|body| ReplyBody::Upstream(UpstreamBody::new(body).of(this)));
                             Either::Right(ready(Ok(response)))
                         }
-                        Err(error) => {
-                            Either::Left(boxed(
-                                async move { finish(this.machine.recover(error).await, &verdict) },
-                            ))
-                        }
+                        Err(error) => Either::Left(boxed(async move {
+                            let answer = this.machine.recover(error).await;
+                            finish(answer.map(|response| held(response, this)), &verdict)
+                        })),
                     })),
                     Begun::Unsent(request) => Either::Right(Either::Left(boxed(async move {
-                        finish(this.machine.send(request).await, &verdict)
+                        let answer = this.machine.send(request).await;
+                        finish(answer.map(|response| held(response, this)), &verdict)
                     }))),
                 }
             }
@@ -205,8 +227,13 @@ impl ProxyConnection {
 }
 
 impl Drop for ProxyConnection {
+    /// No reply is being read any more, so the connection to the machine may serve the next client.
     fn drop(&mut self) {
         self.proxy.pulse.fetch_add(1, Relaxed);
+        let mut spare = self.proxy.spare();
+        if spare.len() < SPARE_MAX && self.machine.is_connected() {
+            spare.push(self.machine.clone());
+        }
     }
 }
 
@@ -215,6 +242,11 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<ReplyBody>, Infallible
 /// A call on one of the less common ways; its failure is a reply too.
 fn boxed(call: impl Future<Output = Result<Response<ReplyBody>, Status>> + Send + 'static) -> Answer {
     Box::pin(call.map(|answer| Ok(answer.unwrap_or_else(status::trailers_only))))
+}
+
+/// A reply that keeps its client's side until it is read.
+fn held(response: Response<UpstreamBody>, client: Arc<ProxyConnection>) -> Response<UpstreamBody> {
+    response.map(|body| body.of(client))
 }
 
 /// The reply of an upstream, or why there is none.

@@ -10,6 +10,29 @@ use tonic::Streaming;
 use crate::support::{Client, Cluster, Node, PATIENCE, with};
 
 #[tokio::test]
+async fn the_connection_of_a_client_that_left_serves_the_next_one() {
+    let cluster = Cluster::new();
+    let node = cluster.node(1);
+    let count = || node.machine.connections.load(std::sync::atomic::Ordering::SeqCst);
+    for _ in 0..20 {
+        let mut client = cluster.client(1, &["os:admin"]);
+        timeout(PATIENCE, client.version(())).await.expect("in time").expect("answer");
+        drop(client);
+        // The gateway notices the end of a connection a moment later.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(count() <= 5, "{} connections to the machine for 20 clients, one after the other", count());
+
+    // Clients at the same time each have their own.
+    let clients: Vec<_> = (0..4).map(|_| cluster.client(1, &["os:admin"])).collect();
+    let before = count();
+    for client in &clients {
+        timeout(PATIENCE, client.clone().version(())).await.expect("in time").expect("answer");
+    }
+    assert!(count() >= before + 2, "four clients share connections to the machine");
+}
+
+#[tokio::test]
 async fn a_thousand_streams_share_one_connection() {
     let cluster = Cluster::new();
     let node = cluster.node(1);

@@ -285,6 +285,8 @@ fn serve_state(path: &Path, specs: Arc<Specs>) -> Thread {
 pub struct Machine {
     path: PathBuf,
     name: Arc<str>,
+    /// Connections there have been.
+    pub connections: Arc<AtomicUsize>,
     /// Streams that are open right now.
     pub streams: Arc<AtomicUsize>,
     /// Chunks that `Copy` has handed to its transport.
@@ -297,6 +299,7 @@ impl Machine {
         Self {
             path: path.to_owned(),
             name: name.into(),
+            connections: Arc::default(),
             streams: Arc::default(),
             copied: Arc::default(),
             thread: Mutex::default(),
@@ -306,6 +309,7 @@ impl Machine {
     pub fn start(&self) {
         let (path, name) = (self.path.clone(), self.name.clone());
         let (streams, copied) = (self.streams.clone(), self.copied.clone());
+        let connections = self.connections.clone();
         let bound = CancellationToken::new();
         let told = bound.clone();
         *self.thread.lock().unwrap() = Some(Thread::spawn(move |stop| async move {
@@ -315,7 +319,11 @@ impl Machine {
                 answer(request, name.clone(), streams.clone(), copied.clone())
             });
             let service = Authorize::new(service);
-            serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(service.clone(), peer)).await;
+            serve_unix(listener, Limits::default(), stop, move |peer| {
+                connections.fetch_add(1, Ordering::SeqCst);
+                Grpc::new(service.clone(), peer)
+            })
+            .await;
         }));
         wait_for("machined", || bound.is_cancelled());
     }

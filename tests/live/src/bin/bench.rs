@@ -129,7 +129,7 @@ fn store(table: &mut Table) -> Result<()> {
             true => Row::at_least(pair.what, ratio, "×", pair.limit),
             false => Row::at_most(pair.what, ratio, "×", pair.limit),
         };
-        table.add(row.original(format!("{:.4}", their_figure(&theirs, pair.theirs)?)));
+        table.add(row.original(format!("{:.3e}", their_figure(&theirs, pair.theirs)?)));
     }
     for (name, what, limit, known) in [
         ("controller-median-us", "controller A → B, median", 8.0, "22 µs"),
@@ -351,6 +351,9 @@ fn field(text: &str, key: &str) -> Option<f64> {
     let key = format!("{key}=");
     let word = text.split_whitespace().find_map(|word| word.strip_prefix(&key))?;
     let word = word.trim_end_matches(';');
+    if let Ok(number) = word.parse() {
+        return Some(number);
+    }
     let cut = word.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(word.len());
     let number: f64 = word[..cut].parse().ok()?;
     Some(match &word[cut..] {

@@ -9,6 +9,7 @@ mod documents;
 mod facts;
 mod identity;
 mod machine_status;
+pub mod meta;
 mod params;
 mod ports;
 mod security;
@@ -25,6 +26,7 @@ pub use documents::{
 pub use facts::{DevicesStatusController, KernelCmdlineController, VersionController};
 pub use identity::{IDENTITY_FILE, NodeIdentityController};
 pub use machine_status::{MachineStatusController, MachineStatusPublisherController, StatusSink};
+pub use meta::{META_FILE, Meta, MetaError};
 pub use params::{KernelParamConfigController, KernelParamDefaultsController, KernelParamSpecController};
 pub use ports::{Files, HostFiles, IdentityStore};
 pub use security::SecurityStateController;

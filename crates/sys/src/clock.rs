@@ -55,6 +55,70 @@ pub fn slew(offset_ns: i64, constant: i64, leap: Leap) -> io::Result<()> {
     adjust(&mut change)
 }
 
+/// What the kernel thinks of its clock.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClockState {
+    /// What is left of a slew, in nanoseconds.
+    pub offset_ns: i64,
+    /// How much faster than the hardware the clock runs.
+    pub frequency_ratio: f64,
+    /// The most it may be off, in microseconds.
+    pub max_error_us: i64,
+    /// How much it probably is off, in microseconds.
+    pub estimated_error_us: i64,
+    /// The flags by name, joined by bars.
+    pub status: String,
+    /// How slowly it follows.
+    pub constant: i64,
+    /// Whether somebody keeps it right.
+    pub synced: bool,
+    /// The name of its state.
+    pub state: &'static str,
+}
+
+/// Asks the kernel; changes nothing.
+pub fn state() -> io::Result<ClockState> {
+    let mut seen = blank();
+    // SAFETY: the pointer is to a whole `timex` that lives through the call; no mode bit is set.
+    let answer = unsafe { libc::clock_adjtime(libc::CLOCK_REALTIME, &mut seen) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(describe(&seen, answer)) }
+}
+
+fn describe(seen: &libc::timex, answer: i32) -> ClockState {
+    const FLAGS: [(i32, &str); 16] = [
+        (libc::STA_PLL, "STA_PLL"),
+        (libc::STA_PPSFREQ, "STA_PPSFREQ"),
+        (libc::STA_PPSTIME, "STA_PPSTIME"),
+        (libc::STA_FLL, "STA_FLL"),
+        (libc::STA_INS, "STA_INS"),
+        (libc::STA_DEL, "STA_DEL"),
+        (libc::STA_UNSYNC, "STA_UNSYNC"),
+        (libc::STA_FREQHOLD, "STA_FREQHOLD"),
+        (libc::STA_PPSSIGNAL, "STA_PPSSIGNAL"),
+        (libc::STA_PPSJITTER, "STA_PPSJITTER"),
+        (libc::STA_PPSWANDER, "STA_PPSWANDER"),
+        (libc::STA_PPSERROR, "STA_PPSERROR"),
+        (libc::STA_CLOCKERR, "STA_CLOCKERR"),
+        (libc::STA_NANO, "STA_NANO"),
+        (libc::STA_MODE, "STA_MODE"),
+        (libc::STA_CLK, "STA_CLK"),
+    ];
+    const STATES: [&str; 6] = ["TIME_OK", "TIME_INS", "TIME_DEL", "TIME_OOP", "TIME_WAIT", "TIME_ERROR"];
+    let set = FLAGS.iter().filter(|(bit, _)| seen.status & bit != 0).map(|(_, name)| *name);
+    let nanos = seen.status & libc::STA_NANO != 0;
+    ClockState {
+        offset_ns: if nanos { seen.offset } else { seen.offset.saturating_mul(1000) },
+        // Parts per million, with 16 bits behind the point.
+        frequency_ratio: 1.0 + seen.freq as f64 / 65_536.0 / 1e6,
+        max_error_us: seen.maxerror,
+        estimated_error_us: seen.esterror,
+        status: set.collect::<Vec<_>>().join(" | "),
+        constant: seen.constant,
+        synced: seen.status & libc::STA_UNSYNC == 0,
+        state: usize::try_from(answer).ok().and_then(|index| STATES.get(index)).copied().unwrap_or("UNKNOWN"),
+    }
+}
+
 fn blank() -> libc::timex {
     // SAFETY: `timex` is plain integers, for which all zeroes is a value.
     unsafe { std::mem::zeroed() }
@@ -64,4 +128,38 @@ fn adjust(change: &mut libc::timex) -> io::Result<()> {
     // SAFETY: the pointer is to a whole `timex` that lives through the call.
     let answer = unsafe { libc::clock_adjtime(libc::CLOCK_REALTIME, change) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_clock_is_told_in_words() {
+        let mut seen = blank();
+        (seen.offset, seen.freq, seen.maxerror, seen.esterror) = (-1500, 65_536_000, 191_500, 7);
+        seen.status = libc::STA_PLL | libc::STA_NANO;
+        expect_test::expect![[r#"
+            ClockState {
+                offset_ns: -1500,
+                frequency_ratio: 1.001,
+                max_error_us: 191500,
+                estimated_error_us: 7,
+                status: "STA_PLL | STA_NANO",
+                constant: 0,
+                synced: true,
+                state: "TIME_OK",
+            }
+        "#]]
+        .assert_debug_eq(&describe(&seen, 0));
+        seen.status = libc::STA_UNSYNC;
+        let unsynced = describe(&seen, 5);
+        assert_eq!((unsynced.offset_ns, unsynced.synced), (-1_500_000, false));
+        assert_eq!((unsynced.state, unsynced.status.as_str()), ("TIME_ERROR", "STA_UNSYNC"));
+    }
+
+    #[test]
+    fn the_own_clock_can_be_asked() {
+        assert!(state().unwrap().frequency_ratio > 0.0);
+    }
 }

@@ -1,0 +1,130 @@
+//! The form of META on disk: tagged values with a checksum, kept twice. Pure.
+
+use std::collections::BTreeMap;
+
+/// Values by key.
+pub type Tags = BTreeMap<u8, Vec<u8>>;
+
+/// One copy.
+pub const COPY_LEN: usize = 256 * 1024;
+
+/// All of META: two copies, and room for what came before them.
+pub const META_LEN: usize = 1024 * 1024;
+
+const MAGIC_HEAD: [u8; 4] = 0x5a4b_3c2d_u32.to_be_bytes();
+const MAGIC_TAIL: [u8; 4] = 0xa5b4_c3d2_u32.to_be_bytes();
+const RECORDS: usize = 4;
+const CHECKSUM: usize = COPY_LEN - 36;
+const TAIL: usize = COPY_LEN - 4;
+
+/// Bytes for records, of which a few stay free.
+const CAPACITY: usize = CHECKSUM - RECORDS;
+const RESERVED: usize = 20;
+
+/// Whether these values fit.
+pub fn fits(tags: &Tags) -> bool {
+    let records: usize = tags.values().map(|value| value.len().saturating_add(8)).sum();
+    records.saturating_add(RESERVED) <= CAPACITY
+}
+
+/// One copy; `None` when the values do not fit.
+pub fn encode(tags: &Tags) -> Option<Vec<u8>> {
+    if !fits(tags) {
+        return None;
+    }
+    let mut copy = Vec::with_capacity(COPY_LEN);
+    copy.extend_from_slice(&MAGIC_HEAD);
+    for (tag, value) in tags {
+        copy.extend_from_slice(&u32::from(*tag).to_be_bytes());
+        copy.extend_from_slice(&u32::try_from(value.len()).ok()?.to_be_bytes());
+        copy.extend_from_slice(value);
+    }
+    copy.resize(COPY_LEN, 0);
+    copy[TAIL..].copy_from_slice(&MAGIC_TAIL);
+    let sum = ichor_pki::sha256(&copy);
+    copy[CHECKSUM..TAIL].copy_from_slice(&sum);
+    Some(copy)
+}
+
+/// The values of one copy; `None` when it is no whole copy.
+pub fn decode(copy: &[u8]) -> Option<Tags> {
+    if copy.len() != COPY_LEN || copy[..RECORDS] != MAGIC_HEAD || copy[TAIL..] != MAGIC_TAIL {
+        return None;
+    }
+    let mut summed = copy.to_vec();
+    summed[CHECKSUM..TAIL].fill(0);
+    if ichor_pki::sha256(&summed) != copy[CHECKSUM..TAIL] {
+        return None;
+    }
+    let mut tags = Tags::new();
+    let mut rest = &copy[RECORDS..CHECKSUM];
+    while let (Some(tag), Some(len)) = (word(rest, 0), word(rest, 4)) {
+        if tag == 0 {
+            break;
+        }
+        let end = usize::try_from(len).ok()?.checked_add(8)?;
+        let value = rest.get(8..end)?;
+        // Only the low byte of a tag means something.
+        tags.insert((tag & 0xff) as u8, value.to_vec());
+        rest = &rest[end..];
+    }
+    Some(tags)
+}
+
+/// The first whole copy of both; a META without one is empty.
+pub fn decode_either(meta: &[u8]) -> Tags {
+    meta.chunks(COPY_LEN).take(2).find_map(decode).unwrap_or_default()
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let four = bytes.get(at..at + 4)?;
+    Some(u32::from_be_bytes([four[0], four[1], four[2], four[3]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tags() -> Tags {
+        Tags::from([(0x0a, b"addresses: []".to_vec()), (0x0f, b"uuid".to_vec()), (0x10, Vec::new())])
+    }
+
+    #[test]
+    fn values_come_back() {
+        let copy = encode(&tags()).unwrap();
+        assert_eq!(copy.len(), COPY_LEN);
+        assert_eq!(&copy[..17], b"\x5a\x4b\x3c\x2d\0\0\0\x0a\0\0\0\x0daddre", "big-endian, in order");
+        assert_eq!(decode(&copy), Some(tags()));
+    }
+
+    #[test]
+    fn one_bad_copy_is_no_loss_and_two_are_an_empty_meta() {
+        let copy = encode(&tags()).unwrap();
+        for at in [0, 4, 100, CHECKSUM, TAIL] {
+            let mut meta = [copy.clone(), copy.clone()].concat();
+            meta[at] ^= 1;
+            assert_eq!(decode_either(&meta), tags(), "byte {at}");
+            meta[COPY_LEN + at] ^= 1;
+            assert_eq!(decode_either(&meta), Tags::new(), "byte {at} in both");
+        }
+        assert_eq!(decode_either(&vec![0; META_LEN]), Tags::new());
+        assert_eq!(decode_either(&copy[..100]), Tags::new());
+    }
+
+    #[test]
+    fn a_record_beyond_the_end_is_a_bad_copy() {
+        let mut copy = encode(&tags()).unwrap();
+        copy[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
+        copy[CHECKSUM..TAIL].fill(0);
+        let sum = ichor_pki::sha256(&copy);
+        copy[CHECKSUM..TAIL].copy_from_slice(&sum);
+        assert_eq!(decode(&copy), None);
+    }
+
+    #[test]
+    fn there_is_an_end_to_the_room() {
+        let full = CAPACITY - RESERVED - 8;
+        assert!(encode(&Tags::from([(1, vec![b'x'; full])])).is_some());
+        assert!(encode(&Tags::from([(1, vec![b'x'; full + 1])])).is_none());
+    }
+}

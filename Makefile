@@ -74,15 +74,17 @@ test-unit: setup ## Tests that need no machine
 	@$(call say,unit tests)
 	@$(CARGO) test --workspace --locked --quiet --exclude ichor-live
 
-# The random tests of `make test-unit` always draw the same; these draw anew, and more.
-FUZZ_SEED   := $(or $(FUZZ_SEED),$(shell date +%s))
-FUZZ_FACTOR ?= 20
+# `make test-unit` runs every target for a moment and always draws the same; this draws anew, and more.
+FUZZ_SEED    := $(or $(FUZZ_SEED),$(shell date +%s))
+FUZZ_SECONDS ?= 60
+FUZZ_FACTOR  ?= 20
 
 .PHONY: fuzz
-fuzz: setup ## The random tests of readers, patches and expressions for longer (FUZZ_SEED=, FUZZ_FACTOR=)
-	@$(call say,random tests: FUZZ_SEED=$(FUZZ_SEED) FUZZ_FACTOR=$(FUZZ_FACTOR))
-	@ICHOR_FUZZ_SEED=$(FUZZ_SEED) ICHOR_FUZZ_FACTOR=$(FUZZ_FACTOR) $(CARGO) test --locked \
-		-p ichor-yaml -p ichor-cel -p ichor-config --test hostile --test expressions --test properties
+fuzz: setup ## Everything that reads bytes from outside, for longer (FUZZ_SEED=, FUZZ_SECONDS= per target)
+	@$(call say,fuzzing: FUZZ_SEED=$(FUZZ_SEED) FUZZ_SECONDS=$(FUZZ_SECONDS))
+	@ICHOR_FUZZ_SEED=$(FUZZ_SEED) ICHOR_FUZZ_SECONDS=$(FUZZ_SECONDS) ICHOR_FUZZ_DIR=$(CURDIR)/build/fuzz \
+		$(CARGO) test --locked --workspace --exclude ichor-live --test fuzz -- --nocapture
+	@ICHOR_FUZZ_SEED=$(FUZZ_SEED) ICHOR_FUZZ_FACTOR=$(FUZZ_FACTOR) $(CARGO) test --locked -p ichor-config --test properties
 
 .PHONY: test-live
 test-live: ## Tests on live sandbox machines (needs `make build`)

@@ -1,7 +1,8 @@
-//! For tests only: a fake clock, single passes of controllers, bounded waits.
+//! For tests only: a fake clock, single passes of controllers, bounded waits, fuzzing.
 
 mod clock;
 mod controller;
+pub mod fuzz;
 mod spec;
 mod wait;
 

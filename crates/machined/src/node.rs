@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ichor_cosi::{Runtime, State, StateError, SystemClock};
 use ichor_ctl_config::{ConfigStore, StateDir};
+use ichor_ctl_runtime::{META_FILE, Meta};
 use ichor_observe::LogManager;
 use ichor_resource::block::VolumeLifecycle;
 use ichor_types::Cmdline;
@@ -69,6 +70,8 @@ pub struct Node {
     pub sequencer: Sequencer,
     /// The writer of the configuration.
     pub config: ConfigStore,
+    /// The few values that outlive everything else.
+    pub meta: Meta,
     /// Whether the kernel log is this node's own; in a sandbox it is the host's.
     pub own_kernel_log: bool,
 }
@@ -109,6 +112,7 @@ impl NodeParts {
         let sequencer = Sequencer::new(tasks.clone(), events.clone(), runtime.clone());
         let disk = Arc::new(StateDir::new(&self.paths.state));
         let config = ConfigStore::new(state.clone(), disk, runtime);
+        let meta = Meta::new(state.clone(), self.paths.state.join(META_FILE));
         let node = Arc::new(Node {
             platform: self.platform,
             cmdline: self.cmdline,
@@ -120,6 +124,7 @@ impl NodeParts {
             services,
             sequencer,
             config,
+            meta,
             own_kernel_log: self.own_kernel_log,
         });
         tasks.attach(&node);

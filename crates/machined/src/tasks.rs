@@ -93,6 +93,7 @@ impl Tasks for NodeTasks {
                     service(node.services.wait_up(&["machined"], Task::StartMachined.limit()).await)
                 })
             }
+            Task::ReloadMeta => Box::pin(async move { node.meta.load().await.map_err(failed) }),
             Task::LoadConfig => Box::pin(async move { load_config(&node).await }),
             Task::MemorySizeCheck => Box::pin(async move {
                 check_memory(&node);
@@ -135,7 +136,8 @@ impl Tasks for NodeTasks {
                     "EPHEMERAL" => Some(node.paths.ephemeral.clone()),
                     _ => None,
                 });
-                clear(dirs.collect()).await
+                clear(dirs.collect()).await?;
+                keep_meta(&node, &reset.partitions).await
             }),
             Task::Reboot => {
                 Box::pin(
@@ -170,6 +172,23 @@ fn end(
     node.events.publish_as(&context.actor, machine::RestartEvent { cmd: i64::from(number) });
     supervisor.reboot(command);
     TaskError::Reboot(number)
+}
+
+/// META lives in a file of STATE and outlives it, unless it was named itself. The encryption of a STATE that is
+/// gone goes with it.
+async fn keep_meta(node: &Node, cleared: &[String]) -> Result<(), TaskError> {
+    let named = |label: &str| cleared.iter().any(|partition| partition == label);
+    if named("META") {
+        return node.meta.clear().await.map_err(failed);
+    }
+    if !named("STATE") {
+        return Ok(());
+    }
+    match node.meta.delete(ichor_ctl_runtime::meta::STATE_ENCRYPTION).await {
+        Ok(()) => Ok(()),
+        Err(ichor_ctl_runtime::MetaError::NotFound { .. }) => node.meta.flush().await.map_err(failed),
+        Err(error) => Err(failed(error)),
+    }
 }
 
 async fn load_config(node: &Node) -> Result<(), TaskError> {

@@ -111,6 +111,8 @@ pub enum Task {
     StartUdevd,
     /// Starts the machine API and waits for it.
     StartMachined,
+    /// Reads META.
+    ReloadMeta,
     /// Gets the machine configuration from wherever it is.
     LoadConfig,
     /// Warns when there is little memory.
@@ -143,6 +145,7 @@ impl Task {
         match self {
             Self::StartUdevd => "startUdevd",
             Self::StartMachined => "startMachined",
+            Self::ReloadMeta => "reloadMeta",
             Self::LoadConfig => "loadConfig",
             Self::MemorySizeCheck => "memorySizeCheck",
             Self::StartAllServices => "startAllServices",
@@ -168,7 +171,8 @@ impl Task {
             Self::StartUdevd => MINUTE * 10,
             Self::StartMachined | Self::TeardownLifecycle => MINUTE * 5,
             Self::StopServicesForUpgrade | Self::StopAllServices => MINUTE * 2,
-            Self::MemorySizeCheck
+            Self::ReloadMeta
+            | Self::MemorySizeCheck
             | Self::StoreShutdown
             | Self::SendResetSignal
             | Self::ResetSystemDisk
@@ -203,6 +207,7 @@ const fn forgiving(name: &'static str, tasks: &'static [Task]) -> Phase {
 const INITIALIZE: &[Phase] = &[
     Phase { name: "udevd", tasks: &[Task::StartUdevd], check: Some(Check::HasUdevd), forgiving: false },
     phase("earlyServices", &[Task::StartMachined]),
+    forgiving("meta", &[Task::ReloadMeta]),
     phase("config", &[Task::LoadConfig]),
 ];
 

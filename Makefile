@@ -44,6 +44,12 @@ build: setup ## Build bin/ichorctl and the node image
 	@$(CARGO) xtask image
 	@ls -lh bin/ichorctl build/ichor build/rootfs.squashfs | awk '{print "    " $$9 "  " $$5}'
 
+.PHONY: components
+components: setup ## Build Kubernetes, etcd, containerd and the rest, and the images of a cluster
+	@$(call say,components of a node)
+	@scripts/components
+	@$(CARGO) xtask images
+
 .PHONY: up
 up: build ## Build, then start a local cluster
 	@$(call say,starting the cluster '$(CLUSTER)')

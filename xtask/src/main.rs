@@ -1,6 +1,7 @@
 //! Chores of the project: `cargo xtask <chore>`.
 
 mod image;
+mod images;
 mod initramfs;
 mod tidy;
 
@@ -11,6 +12,7 @@ const USAGE: &str = "usage: cargo xtask <chore>
 
 chores:
   image      build build/rootfs.squashfs, the root image of a node
+  images     build build/images, the container images of a cluster as an OCI layout
   initramfs  build build/vm/initramfs.cpio for a virtual machine
   tidy       check layering, module docs, file length, banned imports and words
 ";
@@ -19,6 +21,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("image") => image::run(&root(), &args[1..]),
+        Some("images") => images::run(&root()),
         Some("initramfs") => initramfs::run(&root()),
         Some("tidy") => tidy::run(&root()),
         _ => {

@@ -28,7 +28,7 @@ mod text;
 mod usage;
 
 pub use authority::{Authority, Grant, KeyPair};
-pub use digest::sha256;
+pub use digest::{sha256, sha256_reader};
 pub use error::PkiError;
 pub use info::{CertInfo, fingerprint};
 pub use key::{KeyAlgorithm, KeyFamily, PrivateKey};

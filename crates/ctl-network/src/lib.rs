@@ -36,6 +36,9 @@ use source::cmdline::CmdlineSource;
 use status::event::OnAddresses;
 use system::{SystemDhcp, SystemHost, SystemKernel};
 
+/// Where leases survive a crash of this program, and no reboot.
+const LEASES: &str = "/system/run/dhcp";
+
 /// Everything the family touches outside of the state.
 pub struct Ports<K, H, D> {
     /// The kernel's network.
@@ -72,7 +75,7 @@ impl Ports<SystemKernel, SystemHost, SystemDhcp> {
         Ok(Self {
             kernel: SystemKernel::open()?,
             host: SystemHost::default(),
-            dhcp: SystemDhcp,
+            dhcp: SystemDhcp::keeping(LEASES.into()),
             cmdline: args,
             devices: DevicesGate::WAIT,
             platform: cmdline.first("talos.platform").unwrap_or_default().to_owned(),
@@ -119,7 +122,7 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(source::hostname::HostnameConfigController { cmdline: cmdline.clone() })?;
     runtime.register(source::resolver::ResolverConfigController { cmdline: cmdline.clone() })?;
     runtime.register(source::time_server::TimeServerConfigController { cmdline })?;
-    runtime.register(source::platform::PlatformConfigController { platform })?;
+    runtime.register(source::platform::PlatformConfigController { platform: platform.clone() })?;
     runtime.register(source::platform::PlatformConfigApplyController)?;
 
     runtime.register(MergeController::<AddressSpec>::new())?;
@@ -136,7 +139,7 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(apply::host::HostnameSpecController { host: host.clone() })?;
     runtime.register(apply::host::ResolverSpecController)?;
     runtime.register(apply::host::TimeServerSpecController)?;
-    runtime.register(apply::operator::OperatorSpecController::new(dhcp, seed))?;
+    runtime.register(apply::operator::OperatorSpecController::new(dhcp, seed, &platform))?;
     let forwarder = Arc::new(Forwarder::default());
     runtime.register(host_dns::HostDNSConfigController)?;
     runtime.register(host_dns::DNSUpstreamController { forwarder: forwarder.clone() })?;

@@ -1,6 +1,8 @@
 //! Names of links: made-up ones, and finding a link by any of its names.
 
+use ichor_cosi::Typed;
 use ichor_net::link::Link;
+use ichor_resource::network::LinkStatus;
 
 /// Longest name the kernel takes.
 const NAME_MAX: usize = 15;
@@ -22,6 +24,15 @@ pub fn find<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {
     links
         .iter()
         .find(|link| link.name == name)
+        .or_else(|| links.iter().find(|link| !link.alias.is_empty() && link.alias == name))
+        .or_else(|| links.iter().find(|link| link.alt_names.iter().any(|alt| alt == name)))
+}
+
+/// As [`find`], among statuses.
+pub fn find_status<'a>(links: &'a [Typed<LinkStatus>], name: &str) -> Option<&'a Typed<LinkStatus>> {
+    links
+        .iter()
+        .find(|link| link.id() == name)
         .or_else(|| links.iter().find(|link| !link.alias.is_empty() && link.alias == name))
         .or_else(|| links.iter().find(|link| link.alt_names.iter().any(|alt| alt == name)))
 }

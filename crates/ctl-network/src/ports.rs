@@ -8,11 +8,11 @@ use std::time::Duration;
 use ichor_cosi::Wake;
 use ichor_net::NetError;
 use ichor_net::address::Address;
-use ichor_net::dhcp4;
 use ichor_net::link::ethtool::{Driver, Mode};
 use ichor_net::link::{Bridge, Link, Vlan};
 use ichor_net::route::Route;
 use ichor_net::watch::Topics;
+use ichor_net::{dhcp4, dhcp6};
 
 /// The kernel's network configuration.
 pub trait Kernel: Clone + Send + Sync + 'static {
@@ -119,7 +119,7 @@ pub trait Host: Clone + Send + Sync + 'static {
 
 /// Runs DHCP clients.
 pub trait Dhcp: Clone + Send + Sync + 'static {
-    /// Starts a client that calls `on_event` until the handle is dropped.
+    /// Starts a DHCPv4 client that calls `on_event` until the handle is dropped.
     fn start(
         &self,
         link: &str,
@@ -127,6 +127,15 @@ pub trait Dhcp: Clone + Send + Sync + 'static {
         config: dhcp4::Config,
         hostname: tokio::sync::watch::Receiver<dhcp4::client::Hostname>,
         on_event: Arc<dyn Fn(dhcp4::Event) + Send + Sync>,
+    ) -> Running;
+
+    /// Starts a DHCPv6 client that calls `on_event` until the handle is dropped.
+    fn start6(
+        &self,
+        link: &str,
+        link_index: u32,
+        config: dhcp6::Config,
+        on_event: Arc<dyn Fn(dhcp6::Event) + Send + Sync>,
     ) -> Running;
 }
 

@@ -1,6 +1,7 @@
 //! The real ports: netlink, sysfs, `/etc`, DHCP sockets.
 
 use std::fs;
+use std::future::Future;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -10,12 +11,11 @@ use std::time::Duration;
 
 use ichor_cosi::Wake;
 use ichor_net::address::{self, Address};
-use ichor_net::dhcp4;
 use ichor_net::link::ethtool::Ethtool;
 use ichor_net::link::{self, Link};
 use ichor_net::route::{self, Route};
 use ichor_net::watch::{Topics, Watcher};
-use ichor_net::{NetError, Netlink, arp};
+use ichor_net::{NetError, Netlink, arp, dhcp4, dhcp6};
 use rustix::mount::MountFlags;
 
 use crate::ports::{Dhcp, Host, Kernel, LinkChange, LinkHardware, NewLink, Running, Throttle};
@@ -232,35 +232,92 @@ fn show(shadow: &Path, shown: &Path) -> io::Result<()> {
 }
 
 /// DHCP clients on real sockets.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SystemDhcp;
+#[derive(Debug, Clone, Default)]
+pub struct SystemDhcp {
+    directory: Option<PathBuf>,
+}
+
+impl SystemDhcp {
+    /// Clients that keep their leases in a directory, so that they survive a crash of this program. It must not
+    /// outlive a boot.
+    pub fn keeping(directory: PathBuf) -> Self {
+        Self { directory: Some(directory) }
+    }
+
+    fn kept(&self, operator: &str, link: &str) -> Option<Kept> {
+        Some(Kept(self.directory.as_ref()?.join(format!("{operator}-{link}"))))
+    }
+}
+
+/// A lease that is forgotten when its client is stopped on purpose: the link may be in another network by the
+/// time the client starts again. A crash does not get here.
+struct Kept(PathBuf);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Runs a client again and again, after ever longer pauses.
+async fn keep_running<F: Future<Output = io::Error>>(
+    link: &str,
+    mut run: impl FnMut() -> F,
+    on_failure: impl Fn(String),
+) {
+    let (mut pause, longest) = DHCP_RETRY;
+    loop {
+        let began = tokio::time::Instant::now();
+        let error = run().await;
+        tracing::debug!(link, %error, "dhcp client failed");
+        on_failure(error.to_string());
+        if began.elapsed() > longest {
+            pause = DHCP_RETRY.0;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(longest);
+    }
+}
 
 impl Dhcp for SystemDhcp {
     fn start(
         &self,
         link: &str,
         link_index: u32,
-        config: dhcp4::Config,
+        mut config: dhcp4::Config,
         hostname: tokio::sync::watch::Receiver<dhcp4::client::Hostname>,
         on_event: Arc<dyn Fn(dhcp4::Event) + Send + Sync>,
     ) -> Running {
-        let link = link.to_owned();
+        let (link, kept) = (link.to_owned(), self.kept("dhcp4", link));
+        config.keep = kept.as_ref().map(|kept| kept.0.clone());
         Running::task(tokio::spawn(async move {
-            let (mut pause, longest) = DHCP_RETRY;
-            loop {
-                let events = on_event.clone();
-                let began = tokio::time::Instant::now();
-                let error =
-                    dhcp4::run(&link, link_index, config.clone(), hostname.clone(), |event| events(event))
-                        .await;
-                tracing::warn!(link, %error, "dhcp client failed");
+            let _kept = kept;
+            let run = || dhcp4::run(&link, link_index, config.clone(), hostname.clone(), |e| on_event(e));
+            let failed = |reason| {
                 on_event(dhcp4::Event::Lost);
-                if began.elapsed() > longest {
-                    pause = DHCP_RETRY.0;
-                }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(longest);
-            }
+                on_event(dhcp4::Event::Silent(reason));
+            };
+            keep_running(&link, run, failed).await;
+        }))
+    }
+
+    fn start6(
+        &self,
+        link: &str,
+        link_index: u32,
+        mut config: dhcp6::Config,
+        on_event: Arc<dyn Fn(dhcp6::Event) + Send + Sync>,
+    ) -> Running {
+        let (link, kept) = (link.to_owned(), self.kept("dhcp6", link));
+        config.keep = kept.as_ref().map(|kept| kept.0.clone());
+        Running::task(tokio::spawn(async move {
+            let _kept = kept;
+            let run = || dhcp6::run(&link, link_index, config.clone(), |event| on_event(event));
+            let failed = |reason| {
+                on_event(dhcp6::Event::Lost);
+                on_event(dhcp6::Event::Silent(reason));
+            };
+            keep_running(&link, run, failed).await;
         }))
     }
 }

@@ -11,7 +11,7 @@ use ichor_ctl_network::system::{SystemDhcp, SystemHost, SystemKernel};
 use ichor_ctl_network::{DevicesGate, Ports, register};
 use ichor_net::cmdline::NetworkArgs;
 use ichor_net::dhcp4::{self, Config, Event, Lease};
-use ichor_net::{Netlink, address, link, netns, route};
+use ichor_net::{Netlink, address, dhcp6, link, netns, route};
 use ichor_resource::config::MachineConfig;
 use ichor_resource::files::EtcFileStatus;
 use ichor_resource::network::{
@@ -37,6 +37,16 @@ impl Dhcp for FakeDhcp {
         on_event: OnEvent,
     ) -> Running {
         self.0.lock().unwrap().push((link.to_owned(), on_event));
+        Running::nothing()
+    }
+
+    fn start6(
+        &self,
+        _link: &str,
+        _index: u32,
+        _config: dhcp6::Config,
+        _on_event: Arc<dyn Fn(dhcp6::Event) + Send + Sync>,
+    ) -> Running {
         Running::nothing()
     }
 }
@@ -446,7 +456,7 @@ fn serve_dhcp(namespace: std::os::fd::BorrowedFd<'_>) -> std::net::UdpSocket {
 
 #[test]
 fn a_real_client_gets_a_real_lease() {
-    with_dhcp("ip=eth0:dhcp", SystemDhcp, FakeDhcp::default(), async |node| {
+    with_dhcp("ip=eth0:dhcp", SystemDhcp::default(), FakeDhcp::default(), async |node| {
         let far = netns::create().unwrap();
         let far = std::os::fd::AsFd::as_fd(&far);
         link::move_to(&node.netlink, "far0", far).await.unwrap();

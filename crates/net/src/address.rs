@@ -28,6 +28,8 @@ pub const SCOPE_HOST: u8 = 254;
 pub const FLAG_PERMANENT: u32 = 0x80;
 /// Flag of IPv6 addresses that are still checked for duplicates.
 pub const FLAG_TENTATIVE: u32 = 0x40;
+/// Flag of IPv6 addresses that another machine turned out to have.
+pub const FLAG_DAD_FAILED: u32 = 0x08;
 /// Flag that skips the check for duplicates.
 pub const FLAG_NODAD: u32 = 0x02;
 

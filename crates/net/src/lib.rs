@@ -4,17 +4,22 @@
 
 pub mod address;
 pub mod arp;
+pub mod capture;
 pub mod cmdline;
 pub mod dhcp4;
+pub mod dhcp6;
 pub mod dns;
 pub mod error;
 pub mod hostname;
+mod kept;
 pub mod link;
 pub mod netlink;
 pub mod netns;
+mod raw;
 pub mod route;
 pub mod rule;
 pub mod sntp;
+pub mod sockets;
 pub mod watch;
 
 pub use error::{KernelError, NetError};

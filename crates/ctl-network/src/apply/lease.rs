@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 
 use ichor_net::dhcp4::Lease;
+use ichor_net::dhcp6;
 use ichor_resource::network::{
     AddressSpec, ConfigLayer, Family, HostnameSpec, LinkSpec, ResolverSpec, RouteProtocol, RouteSpec,
     RouteType, RoutingTable, TimeServerSpec,
 };
 use ichor_resource::value::{Ip, IpPrefix};
+use ipnet::IpNet;
 
 use crate::ids;
 use crate::source::cmdline::{address_spec, way_to};
@@ -60,6 +62,27 @@ pub(crate) fn specs(link: &str, lease: &Lease, metric: u32, take_hostname: bool)
     if !lease.ntp.is_empty() {
         let time_servers = lease.ntp.iter().map(ToString::to_string).collect();
         found.time_servers.push(TimeServerSpec { time_servers, layer });
+    }
+    found
+}
+
+/// Reads a DHCPv6 lease for a link. It brings no routes: those come from router advertisements.
+pub(crate) fn specs6(link: &str, lease: &dhcp6::Lease, metric: u32, take_hostname: bool) -> LeaseSpecs {
+    let layer = ConfigLayer::Operator;
+    let prefix = IpNet::from(IpAddr::V6(lease.address));
+    let mut found =
+        LeaseSpecs { addresses: vec![address_spec(link, prefix, metric, layer)], ..LeaseSpecs::default() };
+    let name = lease.hostname.as_ref().filter(|_| take_hostname);
+    found.hostnames.extend(name.and_then(|name| spec_of(name, layer).ok()));
+    if !lease.dns.is_empty() {
+        found.resolvers.push(ResolverSpec {
+            dns_servers: lease.dns.iter().map(|ip| (*ip).into()).collect(),
+            search_domains: Vec::new(),
+            layer,
+        });
+    }
+    if !lease.ntp.is_empty() {
+        found.time_servers.push(TimeServerSpec { time_servers: lease.ntp.clone(), layer });
     }
     found
 }

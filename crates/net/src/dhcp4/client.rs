@@ -1,13 +1,11 @@
 //! Sockets and clock around the [`Machine`].
 
+use std::future::Future;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::Pin;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -16,11 +14,11 @@ use super::lease::Lease;
 use super::machine::{Action, Config, Machine};
 use super::message::Message;
 use super::packet;
+use crate::raw::{BURST_MAX, PacketSocket};
+use crate::{arp, kept};
 
 /// A DHCP message with its headers; longer ones are not for us.
 const PACKET_MAX: usize = 2048;
-/// Datagrams handled per wake-up before others get their turn.
-const BURST_MAX: usize = 32;
 
 /// What happened to the lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,10 +27,14 @@ pub enum Event {
     Bound(Box<Lease>),
     /// The lease is gone.
     Lost,
+    /// No lease is to be had, and why; told once per silence.
+    Silent(String),
 }
 
 /// Name and domain of this machine, as told to the server.
 pub type Hostname = Option<(String, String)>;
+
+type Probe = Pin<Box<dyn Future<Output = io::Result<Option<[u8; 6]>>> + Send>>;
 
 /// Runs a client on a link until dropped; returns only when a socket fails.
 ///
@@ -44,21 +46,33 @@ pub async fn run(
     mut hostname: watch::Receiver<Hostname>,
     mut on_event: impl FnMut(Event),
 ) -> io::Error {
-    let socket = match RawSocket::open(link_index) {
+    let socket = match PacketSocket::open(link_index, libc::ETH_P_IP as u16, &filter()) {
         Ok(socket) => socket,
         Err(error) => return error,
     };
     let began = Instant::now();
+    let (hardware, keep) = (config.hardware, config.keep.clone());
     let mut machine = Machine::new(config);
     let mut unicast: Option<UdpSocket> = None;
     let mut watching = true;
+    let mut buffer = [0; PACKET_MAX];
+    // Whether a neighbour has the address already is found out while it is used: waiting delays every boot.
+    let mut probe: Option<Probe> = None;
+    let mut probed = None;
+    if let Some((age, bytes)) = keep.as_deref().and_then(kept::load)
+        && let Some(lease) = Message::decode(&bytes).ok().and_then(|answer| machine.resume(&answer, age))
+    {
+        probed = Some(lease.address);
+        on_event(Event::Bound(Box::new(lease)));
+    }
 
     loop {
+        let mut messages = Vec::new();
         let actions = tokio::select! {
-            received = socket.receive() => match received {
-                Ok(messages) => {
-                    messages.iter().flat_map(|m| machine.receive(m, began.elapsed())).collect()
-                }
+            received = socket.receive(&mut buffer, |bytes| {
+                messages.extend(packet::unwrap(bytes).and_then(|payload| Message::decode(payload).ok()));
+            }) => match received {
+                Ok(()) => messages.iter().flat_map(|m| machine.receive(m, began.elapsed())).collect(),
                 Err(error) => return error,
             },
             () = tokio::time::sleep_until(began + machine.deadline()) => machine.tick(began.elapsed()),
@@ -68,11 +82,22 @@ pub async fn run(
                 machine.set_hostname(name, began.elapsed());
                 Vec::new()
             }
+            answer = finished(&mut probe) => {
+                probe = None;
+                match answer {
+                    Ok(Some(owner)) => machine.decline(owner, began.elapsed()),
+                    Ok(None) => Vec::new(),
+                    Err(error) => {
+                        tracing::debug!(link, %error, "neighbours not asked about the address");
+                        Vec::new()
+                    }
+                }
+            }
         };
         for action in actions {
             match action {
                 Action::Broadcast(message) => {
-                    if let Err(error) = socket.broadcast(&message) {
+                    if let Err(error) = socket.broadcast(&packet::wrap(&message.encode())) {
                         // The link may be down for a moment; the machine tries again by itself.
                         tracing::debug!(link, %error, "dhcp message not sent");
                     }
@@ -83,13 +108,32 @@ pub async fn run(
                         tracing::debug!(link, %server, %error, "dhcp renewal not sent");
                     }
                 }
-                Action::Bound(lease) => on_event(Event::Bound(lease)),
+                Action::Bound(lease) => {
+                    if let (Some(path), Some(answer)) = (&keep, machine.answer()) {
+                        kept::save(path, &answer.encode());
+                    }
+                    if probed != Some(lease.address) {
+                        probed = Some(lease.address);
+                        probe = Some(Box::pin(arp::probe(link_index, hardware, lease.address.addr())));
+                    }
+                    on_event(Event::Bound(lease));
+                }
                 Action::Lost => {
-                    unicast = None;
+                    (unicast, probe, probed) = (None, None, None);
+                    keep.as_deref().map(kept::forget);
                     on_event(Event::Lost);
                 }
+                Action::Silent(reason) => on_event(Event::Silent(reason)),
             }
         }
+    }
+}
+
+/// Waits for the probe; for ever when there is none.
+async fn finished(probe: &mut Option<Probe>) -> io::Result<Option<[u8; 6]>> {
+    match probe {
+        Some(probe) => probe.await,
+        None => std::future::pending().await,
     }
 }
 
@@ -124,96 +168,8 @@ async fn send_unicast(
     Ok(())
 }
 
-/// A packet socket on one link that sees only UDP to port 68.
-struct RawSocket {
-    fd: AsyncFd<OwnedFd>,
-    link_index: u32,
-}
-
-impl RawSocket {
-    fn open(link_index: u32) -> io::Result<Self> {
-        // Protocol 0: nothing arrives until bind names one, so the filter is in place before.
-        let fd = rustix::net::socket_with(
-            AddressFamily::PACKET,
-            SocketType::DGRAM,
-            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            None,
-        )?;
-        attach_filter(&fd)?;
-        bind(&fd, link_index)?;
-        // SAFETY: an `OwnedFd` names the same open file until it is dropped, and the `AsyncFd` owns it.
-        let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?;
-        Ok(Self { fd, link_index })
-    }
-
-    /// Waits for at least one datagram; returns the DHCP messages among those waiting. Cancel safe.
-    async fn receive(&self) -> io::Result<Vec<Message>> {
-        let mut ready = self.fd.readable().await?;
-        let mut messages = Vec::new();
-        let mut buffer = [0; PACKET_MAX];
-        for _ in 0..BURST_MAX {
-            let received = ready.try_io(|fd| {
-                let (length, _) = rustix::net::recv(fd.get_ref(), &mut buffer[..], RecvFlags::empty())?;
-                Ok(length)
-            });
-            match received {
-                Ok(Ok(length)) => {
-                    let payload = packet::unwrap(&buffer[..length]);
-                    messages.extend(payload.and_then(|p| Message::decode(p).ok()));
-                }
-                // The link went down; its coming back is somebody else's to notice.
-                Ok(Err(error)) if error.raw_os_error() == Some(libc::ENETDOWN) => {}
-                Ok(Err(error)) => return Err(error),
-                Err(_would_block) => break,
-            }
-        }
-        Ok(messages)
-    }
-
-    fn broadcast(&self, message: &Message) -> io::Result<()> {
-        let bytes = packet::wrap(&message.encode());
-        let to = link_address(self.link_index);
-        // SAFETY: the descriptor is open; buffer and address outlive the call and match their lengths.
-        let sent = unsafe {
-            libc::sendto(
-                self.fd.get_ref().as_raw_fd(),
-                bytes.as_ptr().cast(),
-                bytes.len(),
-                SendFlags::empty().bits() as libc::c_int,
-                (&raw const to).cast(),
-                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-            )
-        };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-}
-
-/// The ethernet broadcast address on a link.
-fn link_address(link_index: u32) -> libc::sockaddr_ll {
-    // SAFETY: an all-zero `sockaddr_ll` is a valid value of that plain C struct.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_IP as u16).to_be();
-    address.sll_ifindex = link_index.cast_signed();
-    address.sll_halen = 6;
-    address.sll_addr[..6].fill(0xff);
-    address
-}
-
-fn bind(fd: &OwnedFd, link_index: u32) -> io::Result<()> {
-    let address = link_address(link_index);
-    // SAFETY: the descriptor is open; the address outlives the call and matches its length.
-    let result = unsafe {
-        libc::bind(
-            fd.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-        )
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn attach_filter(fd: &OwnedFd) -> io::Result<()> {
+/// Only UDP to port 68 passes.
+fn filter() -> [libc::sock_filter; 9] {
     let step = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
     const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
@@ -222,7 +178,7 @@ fn attach_filter(fd: &OwnedFd) -> io::Result<()> {
     const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     const IF_ANY: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
     const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-    let program = [
+    [
         // UDP?
         step(LOAD_BYTE, 0, 0, 9),
         step(IF_EQUAL, 0, 6, 17),
@@ -235,17 +191,5 @@ fn attach_filter(fd: &OwnedFd) -> io::Result<()> {
         step(IF_EQUAL, 0, 1, packet::CLIENT_PORT.into()),
         step(RETURN, 0, 0, PACKET_MAX as u32),
         step(RETURN, 0, 0, 0),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the descriptor is open; the kernel copies the program, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const filter).cast(),
-            size_of::<libc::sock_fprog>() as libc::socklen_t,
-        )
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    ]
 }

@@ -93,7 +93,7 @@ impl Lease {
 
 /// True for what may be a name. It ends up in `/etc/hosts` and certificates, and anybody on the link may have
 /// sent it.
-fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     let clean = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
     clean && (1..=253).contains(&text.len()) && !text.starts_with('.')
 }
@@ -127,7 +127,7 @@ fn routes(mut bytes: &[u8]) -> Vec<(Ipv4Net, Ipv4Addr)> {
 }
 
 /// RFC 3397: domain names as in DNS, with pointers to earlier ones.
-fn names(bytes: &[u8]) -> Vec<String> {
+pub(crate) fn names(bytes: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < bytes.len() && found.len() < LIST_MAX {

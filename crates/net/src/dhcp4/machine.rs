@@ -16,6 +16,10 @@ const RETRY_MAX: Duration = Duration::from_secs(16);
 const REQUEST_TRIES: u32 = 4;
 /// Pause after a refusal, so that two stubborn parties do not fill the wire.
 const NAK_PAUSE: Duration = Duration::from_secs(1);
+/// Pause after an address turned out to be somebody else's (RFC 2131 §3.1).
+const DECLINE_PAUSE: Duration = Duration::from_secs(10);
+/// Tries without an answer that make a silence worth telling.
+const SILENCE: u32 = 5;
 /// What we can receive.
 const SIZE_MAX: u16 = 1500;
 
@@ -48,6 +52,8 @@ pub struct Config {
     pub previous: Option<Ipv4Addr>,
     /// Seed of transaction numbers and jitter.
     pub seed: u64,
+    /// Where the lease is kept over a restart of this program.
+    pub keep: Option<std::path::PathBuf>,
 }
 
 impl Config {
@@ -61,6 +67,7 @@ impl Config {
             request_mtu: true,
             previous: None,
             seed,
+            keep: None,
         }
     }
 }
@@ -76,6 +83,8 @@ pub enum Action {
     Bound(Box<Lease>),
     /// The lease is gone; its address must not be used any more.
     Lost,
+    /// No lease is to be had, and why.
+    Silent(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +104,12 @@ pub struct Machine {
     began: Duration,
     pause: Duration,
     deadline: Duration,
+    /// The answer that granted the lease.
+    answer: Option<Message>,
+    /// Questions without an answer.
+    unanswered: u32,
+    /// The lease is of an earlier run: servers are asked at once whether it still holds.
+    confirm: bool,
     random: u64,
 }
 
@@ -109,10 +124,63 @@ impl Machine {
             began: Duration::ZERO,
             pause: RETRY_FIRST,
             deadline: Duration::ZERO,
+            answer: None,
+            unanswered: 0,
+            confirm: false,
             random,
         };
         machine.transaction = machine.next_random();
         machine
+    }
+
+    /// Takes up a lease that an earlier run got `age` ago; `None` when it is of no use any more. Servers are
+    /// asked whether it still holds, as the link may have moved to another network meanwhile.
+    pub fn resume(&mut self, answer: &Message, age: Duration) -> Option<Lease> {
+        if answer.hardware != self.config.hardware || answer.kind() != Some(Kind::Ack) {
+            return None;
+        }
+        let lease = Lease::parse(answer)?;
+        let left = lease.duration.checked_sub(age).filter(|left| *left > RETRY_FIRST)?;
+        // The time before the start counts as gone: everything moves `age` closer.
+        let rest = Lease {
+            duration: left,
+            renew_after: lease.renew_after.saturating_sub(age),
+            rebind_after: lease.rebind_after.saturating_sub(age),
+            ..lease
+        };
+        self.deadline = Duration::ZERO;
+        self.confirm = true;
+        self.config.previous = Some(rest.address.addr());
+        self.answer = Some(answer.clone());
+        self.state = State::Bound { lease: rest.clone(), since: Duration::ZERO };
+        Some(rest)
+    }
+
+    /// The answer that granted the present lease.
+    pub fn answer(&self) -> Option<&Message> {
+        self.answer.as_ref()
+    }
+
+    /// A neighbour has the leased address: gives it back and looks for another after a while.
+    pub fn decline(&mut self, owner: [u8; 6], now: Duration) -> Vec<Action> {
+        let State::Bound { lease, .. } = &self.state else { return Vec::new() };
+        let lease = lease.clone();
+        self.begin(now);
+        let mut message = Message::request(Kind::Decline, self.transaction, self.config.hardware);
+        let address = lease.address.addr();
+        message.options.insert(option::REQUESTED_ADDRESS, address.octets().to_vec());
+        if let Some(server) = lease.server {
+            message.options.insert(option::SERVER_ID, server.octets().to_vec());
+        }
+        self.name_client(&mut message);
+        self.config.previous = None;
+        self.restart(now);
+        self.deadline = now + DECLINE_PAUSE;
+        let [a, b, c, d, e, f] = owner;
+        let text = format!(
+            "the server offers {address}, which {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has already"
+        );
+        vec![Action::Broadcast(message), Action::Lost, Action::Silent(text)]
     }
 
     /// When [`Machine::tick`] wants to be called.
@@ -137,7 +205,12 @@ impl Machine {
             return Vec::new();
         }
         match &mut self.state {
-            State::Selecting => vec![self.discover(now)],
+            State::Selecting => {
+                self.unanswered = self.unanswered.saturating_add(1);
+                let silent = self.unanswered == SILENCE + 1;
+                let silent = silent.then(|| Action::Silent("no DHCP server answers".to_owned()));
+                silent.into_iter().chain([self.discover(now)]).collect()
+            }
             State::Requesting { offer, tries } if *tries < REQUEST_TRIES => {
                 *tries += 1;
                 let offer = offer.clone();
@@ -153,6 +226,12 @@ impl Machine {
                     self.config.previous = Some(lease.address.addr());
                     self.restart(now);
                     vec![Action::Lost, self.discover(now)]
+                } else if std::mem::take(&mut self.confirm) {
+                    let mut message = self.message(Kind::Request, now);
+                    let address = lease.address.addr().octets().to_vec();
+                    message.options.insert(option::REQUESTED_ADDRESS, address);
+                    self.deadline = (since + lease.renew_after).max(now + RENEW_MIN);
+                    vec![Action::Broadcast(message)]
                 } else {
                     vec![self.renew(&lease, since, now)]
                 }
@@ -185,6 +264,8 @@ impl Machine {
                     State::Selecting | State::Requesting { .. } => false,
                 };
                 self.config.previous = Some(lease.address.addr());
+                self.answer = Some(message.clone());
+                self.unanswered = 0;
                 self.deadline = now + lease.renew_after;
                 self.state = State::Bound { lease: lease.clone(), since: now };
                 self.begin(now);
@@ -286,13 +367,17 @@ impl Machine {
         }
         message.options.insert(option::PARAMETER_LIST, wanted);
         message.options.insert(option::MAX_SIZE, SIZE_MAX.to_be_bytes().to_vec());
-        let client_id = match &config.client_id {
+        self.name_client(&mut message);
+        message
+    }
+
+    fn name_client(&self, message: &mut Message) {
+        let client_id = match &self.config.client_id {
             ClientId::None => None,
-            ClientId::Mac => Some([&[1][..], &config.hardware].concat()),
+            ClientId::Mac => Some([&[1][..], &self.config.hardware].concat()),
             ClientId::Raw(bytes) => Some(bytes.clone()),
         };
         message.options.extend(client_id.map(|id| (option::CLIENT_ID, id)));
-        message
     }
 
     fn back_off(&mut self, now: Duration) {
@@ -358,6 +443,7 @@ mod tests {
             Action::Unicast(..) => "unicast request",
             Action::Bound(_) => "bound",
             Action::Lost => "lost",
+            Action::Silent(_) => "silent",
         }
     }
 
@@ -371,16 +457,18 @@ mod tests {
     fn without_answers_the_pauses_grow_to_a_bound() {
         let mut machine = Machine::new(Config::new(MAC, 42));
         let mut now = Duration::ZERO;
-        let mut pauses = Vec::new();
+        let (mut pauses, mut told) = (Vec::new(), 0);
         for _ in 0..9 {
             let actions = machine.tick(now);
-            assert_eq!(kind_of(&actions[0]), "discover");
+            assert_eq!(kind_of(actions.last().unwrap()), "discover");
+            told += actions.iter().filter(|a| kind_of(a) == "silent").count();
             pauses.push((machine.deadline() - now).as_millis() / 100 * 100);
             now = machine.deadline();
         }
         assert!(pauses.windows(2).all(|p| p[0] <= p[1] + 1600), "{pauses:?}");
         assert!(pauses[0] < 600 && *pauses.last().unwrap() >= 16_000, "{pauses:?}");
         assert!(*pauses.last().unwrap() <= 17_600, "{pauses:?}");
+        assert_eq!(told, 1, "a silence is told once");
     }
 
     #[test]
@@ -464,5 +552,38 @@ mod tests {
         let Action::Unicast(renew, _) = &machine.tick(at(10))[0] else { panic!() };
         assert_eq!(renew.text(option::HOSTNAME).as_deref(), Some("node-1"));
         assert!(!renew.options[&option::PARAMETER_LIST].contains(&option::HOSTNAME));
+    }
+
+    #[test]
+    fn an_address_that_a_neighbour_has_is_given_back() {
+        let mut machine = bound();
+        let actions = machine.decline([2, 0, 0, 0, 0, 9], at(1));
+        let [Action::Broadcast(decline), Action::Lost, Action::Silent(text)] = &actions[..] else {
+            panic!("{actions:?}")
+        };
+        assert_eq!(decline.kind(), Some(Kind::Decline));
+        assert_eq!(decline.address(option::REQUESTED_ADDRESS), Some(Ipv4Addr::new(10, 5, 0, 9)));
+        assert_eq!(text, "the server offers 10.5.0.9, which 02:00:00:00:00:09 has already");
+        assert!(machine.tick(at(10)).is_empty());
+        let Action::Broadcast(discover) = &machine.tick(at(11))[0] else { panic!() };
+        assert!(!discover.options.contains_key(&option::REQUESTED_ADDRESS));
+        assert_eq!(machine.decline([0; 6], at(11)), []);
+    }
+
+    #[test]
+    fn a_kept_lease_is_taken_up_with_the_time_that_is_left() {
+        let answer = bound().answer().unwrap().clone();
+        let mut machine = Machine::new(Config::new(MAC, 7));
+        let lease = machine.resume(&answer, at(100)).unwrap();
+        assert_eq!((lease.duration, machine.deadline()), (at(700), at(0)));
+        let confirm = machine.tick(at(0));
+        assert_eq!((kind_of(&confirm[0]), machine.deadline()), ("broadcast request", at(300)));
+        assert_eq!(kind_of(&machine.tick(at(300))[0]), "unicast request");
+        let mut moved = Machine::new(Config::new(MAC, 7));
+        moved.resume(&answer, at(100)).unwrap();
+        let confirm = moved.tick(at(0));
+        assert_eq!(moved.receive(&self::answer(&confirm[0], Kind::Nak), at(0)), [Action::Lost]);
+        assert_eq!(Machine::new(Config::new(MAC, 7)).resume(&answer, at(800)), None);
+        assert_eq!(Machine::new(Config::new([9; 6], 7)).resume(&answer, at(1)), None);
     }
 }

@@ -14,6 +14,7 @@ const SERVICES: &[&str] = &[
     "v1alpha1/state.proto",
     "v1alpha1/meta.proto",
     "google/rpc/status.proto",
+    "ichor/node.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -23,6 +23,7 @@ pub mod processes;
 pub mod service;
 pub mod time;
 pub mod version;
+pub mod why;
 
 use crate::table::{Command, Group};
 
@@ -55,6 +56,7 @@ pub static ROOT: Command = Command {
         &lifecycle::SHUTDOWN,
         &time::TIME,
         &version::VERSION,
+        &why::WHY,
         &gen_config::GEN,
         &inject::INJECT,
         &machineconfig::MACHINECONFIG,

@@ -17,6 +17,7 @@ pub mod table;
 pub mod tabs;
 pub mod term;
 pub mod text;
+pub mod why;
 
 use std::io::{Write as _, stdout};
 use std::process::ExitCode;

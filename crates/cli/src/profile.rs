@@ -139,6 +139,14 @@ pub fn context<'a>(
     profile::context(config, wanted).map_err(|error| no_context(&error, Some(config)))
 }
 
+/// When the certificate of the context ends; nothing is created or complained about.
+pub fn own_certificate_end(call: &Call) -> Option<jiff::Timestamp> {
+    let config = read(&locate(call).ok()?.path).ok()?;
+    let (_, context) = profile::context(&config, call.some_text("context")).ok()?;
+    let crt = context.crt_pem().ok()??;
+    Some(ichor_pki::CertInfo::parse(crt).ok()?.not_after)
+}
+
 /// The names of all contexts, for completion.
 pub fn context_names(call: &Call) -> Vec<String> {
     let Ok(location) = locate(call) else { return Vec::new() };

@@ -128,6 +128,31 @@ impl Session {
     }
 }
 
+impl Session {
+    /// The client and the machines of a command that explains itself why a connection fails.
+    pub fn prepare(call: &Call) -> Result<(Client, Vec<String>), Failure> {
+        if call.on("insecure") {
+            let nodes = call.list("nodes");
+            if nodes.is_empty() {
+                return Err(Failure::new("nodes are not set for the command: please use `--nodes` flag"));
+            }
+            return Ok((crate::profile::insecure_client(&nodes, &[])?, nodes));
+        }
+        let profile = crate::profile::load(call)?;
+        if profile.nodes.is_empty() {
+            return Err(Failure::new("nodes are not set for the command: please use `--nodes` flag")
+                .hint("give them with `-n ADDRESS`, or keep them with `ichorctl config node ADDRESS...`"));
+        }
+        Ok((profile.client()?, profile.nodes))
+    }
+
+    /// A session over a client that is connected.
+    pub fn over_client(client: Client, nodes: Vec<String>, routed: bool) -> Self {
+        let peer = nodes.join(", ");
+        Self::over(client, nodes, peer, routed)
+    }
+}
+
 async fn connect(client: &Client) -> Result<String, Failure> {
     let connected = term::patient("connecting", client.connect()).await;
     connected.map_err(|error| explain::unreachable(&error))

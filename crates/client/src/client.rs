@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use http::Request;
 use http::header::HeaderValue;
 use ichor_wire::cosi::resource::state_client::StateClient;
+use ichor_wire::ichor::node::node_service_client::NodeServiceClient;
 use ichor_wire::inspect::inspect_service_client::InspectServiceClient;
 use ichor_wire::machine::machine_service_client::MachineServiceClient;
 use ichor_wire::storage::storage_service_client::StorageServiceClient;
@@ -79,6 +80,11 @@ impl Client {
     /// The controller graph.
     pub fn inspect(&self) -> InspectServiceClient<Routed> {
         InspectServiceClient::new(self.routed()).max_decoding_message_size(MESSAGE_MAX)
+    }
+
+    /// What only this system answers.
+    pub fn node(&self) -> NodeServiceClient<Routed> {
+        NodeServiceClient::new(self.routed())
     }
 
     /// Disks and wiping.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use ichor_wire::common::Metadata;
+use ichor_wire::ichor::node;
 use ichor_wire::{common, inspect, machine, storage, time};
 use tonic::{Code, Status};
 
@@ -45,6 +46,7 @@ replies!(
     machine::ServiceStop,
     machine::Shutdown,
     machine::Version,
+    node::Why,
     storage::Disks,
     time::Time,
 );

@@ -25,11 +25,12 @@ pub struct Context {
     /// Inputs stay as they were registered.
     fixed: bool,
     requeue: Mutex<Option<Duration>>,
+    trouble: Mutex<Option<String>>,
 }
 
 impl Context {
     pub(crate) fn new(access: Arc<Access>, target: Arc<dyn Subscriber>, wake: Wake) -> Self {
-        Self { access, target, wake, fixed: false, requeue: Mutex::new(None) }
+        Self { access, target, wake, fixed: false, requeue: Mutex::new(None), trouble: Mutex::new(None) }
     }
 
     pub(crate) fn fixed(access: Arc<Access>, target: Arc<dyn Subscriber>, wake: Wake) -> Self {
@@ -275,6 +276,19 @@ impl Context {
     /// What the last pass asked for; asking empties it.
     pub fn take_requeue(&self) -> Option<Duration> {
         self.requeue.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Says what this pass could not get done, where that is no failure of the controller: somebody outside
+    /// does not answer, something it needs is not there yet. Shown to people who ask why, until the next pass
+    /// ends. Of several calls the first counts.
+    pub fn trouble(&self, text: impl Into<String>) {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.get_or_insert_with(|| text.into());
+    }
+
+    /// What the last pass said; asking empties it.
+    pub fn take_trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Replaces the declared inputs. When that changes anything, one more pass follows, since the

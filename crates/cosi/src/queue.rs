@@ -283,7 +283,7 @@ async fn work<C: QController>(
         let retry = match outcome {
             Ok(()) => {
                 queue.forget_backoff(&job);
-                entry.succeeded();
+                entry.succeeded(ctx.take_trouble());
                 ctx.take_requeue().map(|delay| Instant::now() + delay)
             }
             Err(failure) => {

@@ -212,12 +212,13 @@ async fn drive<C: Controller>(mut controller: C, entry: Arc<Entry>) {
         // A controller that wakes itself must not keep others from running.
         coop::consume_budget().await;
         ctx.take_requeue();
+        ctx.take_trouble();
         entry.began();
         let pass = AssertUnwindSafe(controller.reconcile(&ctx)).catch_unwind();
         match Failure::sort(pass.await) {
             Ok(()) => {
                 backoff.reset();
-                entry.succeeded();
+                entry.succeeded(ctx.take_trouble());
                 again = ctx.take_requeue().map(|delay| Instant::now() + delay);
             }
             Err(failure) => {

@@ -45,6 +45,10 @@ pub struct ControllerStatus {
     pub last_error_at: Option<Nanos>,
     /// When the next attempt comes, while it waits for one.
     pub retry_at: Option<Nanos>,
+    /// What the last pass could not get done though it did not fail; see [`Context::trouble`].
+    ///
+    /// [`Context::trouble`]: crate::Context::trouble
+    pub trouble: Option<String>,
 }
 
 /// A registered controller as the runtime keeps it.
@@ -71,10 +75,11 @@ impl Entry {
         status.retry_at = None;
     }
 
-    pub(crate) fn succeeded(&self) {
+    pub(crate) fn succeeded(&self, trouble: Option<String>) {
         let mut status = self.lock();
         status.phase = ControllerPhase::Idle;
         status.failures = 0;
+        status.trouble = trouble;
     }
 
     /// Notes and logs a failure, of one item when there is one.

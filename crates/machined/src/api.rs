@@ -15,3 +15,4 @@ pub mod reply;
 pub mod server;
 pub mod streams;
 pub mod walk;
+pub mod why;

@@ -14,7 +14,7 @@ use ichor_sys::cgroup::{self, Cgroups, Limits};
 
 use crate::node::Paths;
 use crate::services::spec::{Hook, TaskRun};
-use crate::services::{Condition, Health, ProcessSpec, RestartPolicy, Run, ServiceSpec, condition};
+use crate::services::{Condition, Health, ProcessSpec, RestartPolicy, Run, ServiceSpec, condition_about};
 
 /// User of apid, also of the socket it talks to.
 pub const APID_UID: u32 = 50;
@@ -143,7 +143,7 @@ fn holds<T: ichor_resource::TypedSpec>(
     check: fn(&T) -> bool,
 ) -> Arc<dyn Condition> {
     let state = state.clone();
-    condition(name, move || {
+    condition_about(name, (namespace, T::definition().type_name, id), move || {
         let state = state.clone();
         Box::pin(async move {
             // A watch that breaks is begun anew; the condition is about the resource, not the watch.

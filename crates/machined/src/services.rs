@@ -15,7 +15,7 @@ pub mod spec;
 #[cfg(test)]
 mod tests;
 
-pub use condition::{Condition, condition};
+pub use condition::{About, Condition, condition, condition_about};
 pub use health::{Health, HealthCheck};
 pub use manager::{ServiceError, ServiceManager};
 pub use port::{ExitKind, Process, ProcessPort, SpawnError};

@@ -28,6 +28,7 @@ static RULES: &[(&str, RoleSet)] = &[
     ("/cosi.resource.State/List", READ),
     ("/cosi.resource.State/Update", ADMIN),
     ("/cosi.resource.State/Watch", READ),
+    ("/ichor.node.NodeService/Why", READ),
     ("/inspect.InspectService/ControllerRuntimeDependencies", READ),
     ("/machine.MachineService/ApplyConfiguration", ADMIN),
     ("/machine.MachineService/Bootstrap", ADMIN),
@@ -209,7 +210,7 @@ mod tests {
     #[test]
     fn rules_are_sorted_and_cover_every_method() {
         assert!(RULES.is_sorted_by(|left, right| left.0 < right.0));
-        assert_eq!(RULES.len(), 67);
+        assert_eq!(RULES.len(), 68);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The wire formats: our `.proto` files and the code made from them.
 //!
 //! Names, field numbers and types are facts shared with every client; `tests/api.rs` holds each of
-//! them against the list of the original.
+//! them against the list of the original. Package `ichor` is ours alone.
 
 // The generated code carries the comments of the .proto files, not a doc on every field.
 #![allow(missing_docs, clippy::all)]
@@ -45,6 +45,13 @@ pub mod cosi {
         pub mod meta {
             tonic::include_proto!("cosi.resource.meta");
         }
+    }
+}
+/// What only this system answers.
+pub mod ichor {
+    /// Questions about one node.
+    pub mod node {
+        tonic::include_proto!("ichor.node");
     }
 }
 /// Google's common messages.

@@ -66,10 +66,11 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// What any peer may call in maintenance mode.
-const OPEN: [&str; 6] = [
+const OPEN: [&str; 7] = [
     "/cosi.resource.State/Get",
     "/cosi.resource.State/List",
     "/cosi.resource.State/Watch",
+    "/ichor.node.NodeService/Why",
     "/machine.MachineService/ApplyConfiguration",
     "/machine.MachineService/GenerateConfiguration",
     "/storage.StorageService/Disks",

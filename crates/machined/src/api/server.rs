@@ -17,6 +17,7 @@ use ichor_rpc::server::{Grpc, Limits, serve_tls, serve_unix};
 use ichor_rpc::services::Services;
 use ichor_rpc::{ServerTls, roles};
 use ichor_wire::cluster::cluster_service_server::ClusterServiceServer;
+use ichor_wire::ichor::node::node_service_server::NodeServiceServer;
 use ichor_wire::inspect::inspect_service_server::InspectServiceServer;
 use ichor_wire::machine::machine_service_server::MachineServiceServer;
 use ichor_wire::storage::storage_service_server::StorageServiceServer;
@@ -45,6 +46,7 @@ pub fn services(node: &Arc<Node>) -> Services {
         .with(MachineServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_MAX))
         .with(TimeServiceServer::new(api.clone()))
         .with(InspectServiceServer::new(api.clone()))
+        .with(NodeServiceServer::new(api.clone()))
         .with(StorageServiceServer::new(api))
         .with(ClusterServiceServer::new(ClusterApi(Arc::clone(node))))
         .with(state)
@@ -123,6 +125,7 @@ pub async fn serve_maintenance(
     let state = StateService::new(node.state.clone(), ReadOnly::new(node.state.clone(), is_admin));
     let services = Services::new()
         .with(MachineServiceServer::new(api.clone()).max_decoding_message_size(MAINTENANCE_MESSAGE_MAX))
+        .with(NodeServiceServer::new(api.clone()))
         .with(StorageServiceServer::new(api))
         .with(state);
     let limits = Limits::default();

@@ -254,6 +254,11 @@ impl ServiceManager {
         self.shared.lock().services.values().map(|entry| entry.record.info()).collect()
     }
 
+    /// Looks at every service: what it needs and how it is.
+    pub fn look<T>(&self, mut look: impl FnMut(&ServiceSpec, &Record) -> T) -> Vec<T> {
+        self.shared.lock().services.values().map(|entry| look(&entry.spec, &entry.record)).collect()
+    }
+
     /// All services at a glance, by id.
     pub fn views(&self) -> Vec<ServiceView> {
         let table = self.shared.lock();

@@ -1,0 +1,200 @@
+//! `Why`: takes the picture that `ichor-why` reasons about, and hands its findings out.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use tonic::{Request, Response, Status};
+
+use ichor_cosi::EdgeKind;
+use ichor_resource::Definition;
+use ichor_why::{
+    Condition, Controller, Edge, Neighbour, Place, Report, Service, ServiceEvent, Snapshot, Target,
+};
+use ichor_wire::ichor::node::node_service_server::NodeService;
+use ichor_wire::ichor::node::{Finding, Reason, Why, WhyRequest, WhyResponse};
+
+use super::machine::Api;
+use crate::node::Node;
+use crate::services::{Record, ServiceSpec};
+
+/// Bytes of a service's log that are looked at for its last lines.
+const LOG_TAIL: usize = 2048;
+
+/// Longest text a question may carry.
+const TEXT_MAX: usize = 256;
+
+#[tonic::async_trait]
+impl NodeService for Api {
+    async fn why(&self, request: Request<WhyRequest>) -> Result<Response<WhyResponse>, Status> {
+        let request = request.into_inner();
+        let target = target(&self.node, &request)?;
+        let neighbours = tokio::task::spawn_blocking(ichor_sys::neighbours::read).await;
+        let mut snapshot = snapshot(&self.node, Timestamp::now());
+        // Without the table there is less evidence, and still an answer.
+        snapshot.neighbours = neighbours.ok().and_then(Result::ok).map(shown).unwrap_or_default();
+        let report = ichor_why::explain(&snapshot, &target);
+        Ok(Response::new(WhyResponse { messages: vec![wire(report)] }))
+    }
+}
+
+fn shown(found: Vec<ichor_sys::neighbours::Neighbour>) -> Vec<Neighbour> {
+    let shown = |one: ichor_sys::neighbours::Neighbour| Neighbour {
+        address: IpAddr::V4(one.address),
+        link: one.link,
+        answers: one.answers,
+    };
+    found.into_iter().map(shown).collect()
+}
+
+/// What the question is about: a service before a resource type, since there are few of them.
+fn target(node: &Node, request: &WhyRequest) -> Result<Target, Status> {
+    let WhyRequest { target, id, namespace } = request;
+    if target.len() + id.len() + namespace.len() > TEXT_MAX {
+        return Err(Status::invalid_argument("the question is too long"));
+    }
+    let (target, id) = match target.split_once('/') {
+        Some((kind, rest)) if id.is_empty() => (kind, rest),
+        _ => (target.as_str(), id.as_str()),
+    };
+    if target.is_empty() || (target == "node" && id.is_empty()) {
+        return Ok(Target::Node);
+    }
+    let services = node.services.ids();
+    if id.is_empty() && services.iter().any(|known| known == target) {
+        return Ok(Target::Service(target.to_owned()));
+    }
+    if ["service", "services"].contains(&target) && !id.is_empty() {
+        return match services.iter().any(|known| known == id) {
+            true => Ok(Target::Service(id.to_owned())),
+            false => Err(Status::not_found(format!(
+                "there is no service {id:?}; there are: {}",
+                services.join(", ")
+            ))),
+        };
+    }
+    let wanted = target.to_lowercase();
+    let answers = |definition: &&&Definition| {
+        definition.id() == wanted || definition.all_aliases().iter().any(|alias| *alias == wanted)
+    };
+    let definitions = node.state.definitions();
+    let found: Vec<&&'static Definition> = definitions.iter().filter(answers).collect();
+    // The full name is exact even where an alias of another type is the same.
+    let definition = match found.as_slice() {
+        [] => {
+            let text = format!(
+                "{target:?} is neither a service ({}) nor a resource type (`get rd` lists those)",
+                services.join(", ")
+            );
+            return Err(Status::not_found(text));
+        }
+        [only] => only,
+        many => many.iter().find(|definition| definition.id() == wanted).unwrap_or(&many[0]),
+    };
+    let namespace = if namespace.is_empty() { definition.default_namespace } else { namespace };
+    Ok(Target::Resource(Place {
+        namespace: namespace.to_owned(),
+        type_name: definition.type_name.to_owned(),
+        id: Some(id.to_owned()).filter(|id| !id.is_empty()),
+    }))
+}
+
+/// The node as it is now. Contents are shared, not copied.
+fn snapshot(node: &Node, now: Timestamp) -> Snapshot {
+    let kinds = node.state.kinds();
+    let resources = kinds
+        .iter()
+        .filter_map(|kind| node.state.find_kind(kind.namespace(), kind.type_name()))
+        .flat_map(|kind| kind.list())
+        .collect();
+    let edges = node.controllers.dependencies().into_iter().map(|edge| Edge {
+        controller: edge.controller.to_owned(),
+        output: matches!(edge.kind, EdgeKind::Output(_)),
+        place: Place {
+            namespace: edge.namespace,
+            type_name: edge.type_name.to_owned(),
+            id: edge.id.map(|id| id.to_string()),
+        },
+    });
+    let now_ns = i64::try_from(now.as_nanosecond()).unwrap_or(i64::MAX);
+    let seconds = |from: i64, to: i64| u64::try_from(to.saturating_sub(from) / 1_000_000_000).unwrap_or(0);
+    let controllers = node.controllers.status().into_iter().map(|status| Controller {
+        name: status.name.to_owned(),
+        runs: status.runs,
+        failures: status.failures,
+        error: status.last_error,
+        error_ago: status.last_error_at.map_or(0, |at| seconds(at.0, now_ns)),
+        retry_in: status.retry_at.map(|at| seconds(now_ns, at.0)),
+        trouble: status.trouble,
+    });
+    Snapshot {
+        resources,
+        services: node
+            .services
+            .look(|spec, record| service(spec, record, now))
+            .into_iter()
+            .map(|mut service| {
+                service.log = last_lines(node, &service.id);
+                service
+            })
+            .collect(),
+        controllers: controllers.collect(),
+        edges: edges.collect(),
+        neighbours: Vec::new(),
+        now_ns,
+    }
+}
+
+fn service(spec: &ServiceSpec, record: &Record, now: Timestamp) -> Service {
+    let info = record.info();
+    let events = info.events.into_iter().flat_map(|events| events.events).map(|event| ServiceEvent {
+        state: event.state,
+        message: event.msg,
+        ago: event.ts.map_or(0, |ts| u64::try_from(now.as_second() - ts.seconds).unwrap_or(0)),
+    });
+    let conditions = spec.conditions.iter().map(|condition| Condition {
+        name: condition.describe(),
+        about: condition.about().map(|(namespace, type_name, id)| Place {
+            namespace: namespace.to_owned(),
+            type_name: type_name.to_owned(),
+            id: Some(id.to_owned()),
+        }),
+    });
+    Service {
+        id: spec.id.clone(),
+        state: info.state,
+        healthy: record.health().healthy,
+        health_message: record.health().message.clone(),
+        up: record.is_up(),
+        events: events.collect(),
+        depends: spec.depends.clone(),
+        conditions: conditions.collect(),
+        log: Vec::new(),
+    }
+}
+
+fn last_lines(node: &Node, id: &str) -> Vec<String> {
+    let Ok(ring) = node.logs.get(id) else { return Vec::new() };
+    let text = ring.last_bytes(LOG_TAIL);
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+fn wire(report: Report) -> Why {
+    let finding = |finding: ichor_why::Finding| Finding {
+        kind: finding.kind.to_owned(),
+        subject: finding.subject,
+        summary: finding.summary,
+        because: finding
+            .because
+            .into_iter()
+            .map(|reason| Reason { text: reason.text, evidence: reason.evidence })
+            .collect(),
+        advice: finding.advice,
+        also: finding.also,
+    };
+    Why {
+        metadata: None,
+        healthy: report.healthy,
+        summary: report.summary,
+        findings: report.findings.into_iter().map(finding).collect(),
+    }
+}

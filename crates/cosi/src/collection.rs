@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use ichor_resource::{Id, Kind, Phase, Resource, Version};
+use ichor_resource::{Id, Kind, Nanos, Phase, Resource, Version};
 
 use crate::clock::Clock;
 use crate::error::{Pointer, StateError};
@@ -67,6 +67,8 @@ pub(crate) struct Inner {
     pub(crate) ring: Ring,
     pub(crate) by_id: HashMap<Id, Vec<Arc<IdSlot>>>,
     subscriptions: Option<Arc<Vec<Subscription>>>,
+    /// The time of the last write.
+    stamp: Nanos,
 }
 
 impl Collection {
@@ -76,6 +78,7 @@ impl Collection {
             ring: Ring::new(shared.history),
             by_id: HashMap::new(),
             subscriptions: None,
+            stamp: Nanos::default(),
         };
         Self {
             kind,
@@ -113,21 +116,20 @@ impl Collection {
     }
 
     pub(crate) fn create(&self, mut draft: Resource, owner: Owner<'_>) -> Result<Arc<Resource>, StateError> {
-        let now = self.shared.clock.now();
+        let owner = owner.shared();
+        let mut inner = self.write();
+        self.check_spec(&draft)?;
+        let hash = inner.map.hash(draft.id().as_bytes());
+        if inner.map.find(hash, draft.id()).is_some() {
+            drop(inner);
+            return Err(StateError::AlreadyExists(Pointer::of(draft.meta())));
+        }
+        let now = inner.tick(&*self.shared.clock);
         let meta = draft.meta_mut();
         meta.set_version(Version::FIRST);
-        meta.set_owner(owner.shared());
+        meta.set_owner(owner);
         meta.set_times(now, now);
         let resource = Arc::new(draft);
-        let id = resource.id().as_bytes();
-
-        let mut inner = self.write();
-        self.check_spec(&resource)?;
-        let hash = inner.map.hash(id);
-        if inner.map.find(hash, id).is_some() {
-            drop(inner);
-            return Err(StateError::AlreadyExists(Pointer::of(resource.meta())));
-        }
         inner.map.insert(hash, resource.clone());
         self.publish(inner, EventKind::Created, &resource, None);
         Ok(resource)
@@ -139,17 +141,15 @@ impl Collection {
         owner: &str,
         expected: Option<Phase>,
     ) -> Result<Arc<Resource>, StateError> {
-        let now = self.shared.clock.now();
         let mut inner = self.write();
         self.check_spec(&draft)?;
-        let id = draft.id().as_bytes();
-        let slot = inner.map.find(inner.map.hash(id), id);
+        let slot = inner.map.find(inner.map.hash(draft.id().as_bytes()), draft.id());
         let Some((slot, current)) = slot.and_then(|slot| Some((slot, inner.map.at(slot)?))) else {
             drop(inner);
             return Err(StateError::NotFound(Pointer::of(draft.meta())));
         };
         let stored = current.meta();
-        if stored.owner() != owner {
+        if !stored.is_owned_by(owner) {
             return Err(owner_conflict(current));
         }
         let version = draft.meta().version();
@@ -167,6 +167,7 @@ impl Collection {
         }
 
         let (created, owner) = (stored.created(), stored.shared_owner().cloned());
+        let now = inner.tick(&*self.shared.clock);
         let meta = draft.meta_mut();
         meta.set_version(version.next());
         meta.set_owner(owner);
@@ -183,7 +184,7 @@ impl Collection {
             drop(inner);
             return Err(StateError::NotFound(Pointer::absent(&self.kind, id)));
         };
-        if current.meta().owner() != owner {
+        if !current.meta().is_owned_by(owner) {
             return Err(owner_conflict(current));
         }
         if !current.meta().finalizers().is_empty() {
@@ -299,6 +300,14 @@ impl Collection {
 }
 
 impl Inner {
+    /// The time of a write: later than the one before, so that two lives of an id can be told apart
+    /// although the clock stands still in between.
+    #[inline]
+    fn tick(&mut self, clock: &dyn Clock) -> Nanos {
+        self.stamp = clock.stamp().max(Nanos(self.stamp.0.saturating_add(1)));
+        self.stamp
+    }
+
     pub(crate) fn list(&self) -> Vec<Arc<Resource>> {
         let mut out = Vec::with_capacity(self.map.len());
         self.map.for_each(|resource| out.push(resource.clone()));

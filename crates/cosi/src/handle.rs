@@ -148,7 +148,7 @@ impl KindHandle {
     /// Asks for the end of the resource. True when nobody holds it and it may be destroyed.
     pub fn teardown(&self, id: &str, owner: &str) -> Result<bool, StateError> {
         let current = self.get(id)?;
-        if current.meta().owner() != owner {
+        if !current.meta().is_owned_by(owner) {
             return Err(StateError::OwnerConflict {
                 pointer: Pointer::of(current.meta()),
                 owner: current.meta().owner().to_owned(),

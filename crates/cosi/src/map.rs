@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use ichor_resource::Resource;
+use ichor_resource::{Id, Resource};
 
 /// Up to this many new ids are put in place one by one; more are merged.
 const INSERT_MAX: usize = 8;
@@ -71,17 +71,19 @@ impl Map {
     }
 
     #[inline]
-    pub(crate) fn find(&self, hash: u64, id: &[u8]) -> Option<usize> {
-        let found = self
-            .index
-            .find(hash, |entry| entry.hash == hash as u32 && id_of(&self.slots, entry.slot) == Some(id))?;
+    pub(crate) fn find(&self, hash: u64, id: &Id) -> Option<usize> {
+        let same = |slot: u32| self.at(slot as usize).is_some_and(|held| held.id() == id);
+        let found = self.index.find(hash, |entry| entry.hash == hash as u32 && same(entry.slot))?;
         Some(found.slot as usize)
     }
 
     #[inline]
     pub(crate) fn get(&self, id: &str) -> Option<&Arc<Resource>> {
-        let slot = self.find(self.hash(id.as_bytes()), id.as_bytes())?;
-        self.slots.get(slot)?.as_ref()
+        let (hash, id) = (self.hash(id.as_bytes()), Some(id.as_bytes()));
+        let found = self
+            .index
+            .find(hash, |entry| entry.hash == hash as u32 && id_of(&self.slots, entry.slot) == id)?;
+        self.at(found.slot as usize)
     }
 
     #[inline]
@@ -239,7 +241,7 @@ mod tests {
                 match op {
                     0 => {
                         let resource = Arc::new(Resource::tombstone(kind.clone(), id.as_str()));
-                        match map.find(hash, id.as_bytes()) {
+                        match map.find(hash, resource.id()) {
                             Some(slot) => { map.replace(slot, resource.clone()); }
                             None => map.insert(hash, resource.clone()),
                         }

@@ -29,7 +29,7 @@ const LAYERS: &[(u8, &[&str])] = &[
         ],
     ),
     (1, &["cosi", "rpc", "observe"]),
-    (2, &["sys", "net", "block", "image", "registry"]),
+    (2, &["sys", "net", "block", "image", "registry", "containerd"]),
     (
         3,
         &[
@@ -61,7 +61,7 @@ const LAYERS: &[(u8, &[&str])] = &[
 ];
 
 /// Only for tests; may use anything, may be used by tests only.
-const TEST_ONLY: &[&str] = &["testkit"];
+const TEST_ONLY: &[&str] = &["fuzz", "testkit"];
 
 /// Crates that wrap system calls.
 const UNSAFE_ALLOWED: &[&str] = &["sys", "net", "block"];

@@ -198,8 +198,10 @@ impl Documents {
 
 /// The error of a text without documents; it stands at the start, where the first should be.
 pub(crate) fn no_documents() -> Diagnostics {
-    let span = Span { line: 1, column: 1, offset: 0, end: 0 };
-    Diagnostics::single(Diagnostic { span, ..Diagnostic::error(Stage::Stream, "config not found") })
+    Diagnostics::single(Diagnostic {
+        span: Span::START,
+        ..Diagnostic::error(Stage::Stream, "config not found")
+    })
 }
 
 /// Checks that bytes are text.

@@ -2,12 +2,12 @@
 
 mod clock;
 mod controller;
-pub mod fuzz;
 mod spec;
 mod wait;
 
 pub use clock::FakeClock;
 pub use controller::Harness;
+pub use ichor_fuzz as fuzz;
 pub use spec::{A, B};
 pub use wait::{WAIT_MAX, eventually, wait_for, wait_gone};
 

@@ -21,6 +21,9 @@ impl Span {
     /// The place of nodes made by code.
     pub const NONE: Self = Self { line: 0, column: 0, offset: 0, end: 0 };
 
+    /// The first place of a text.
+    pub const START: Self = Self { line: 1, column: 1, offset: 0, end: 0 };
+
     /// True if this place is in some text.
     pub fn is_known(self) -> bool {
         self.line > 0

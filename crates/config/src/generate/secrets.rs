@@ -8,6 +8,7 @@ use base64::{
 };
 use ichor_pki::{Authority, KeyAlgorithm, KeyPair, Leaf, PkiError, PrivateKey, random};
 use ichor_types::VersionContract;
+use ichor_yaml::Span;
 use jiff::Timestamp;
 
 use super::GenerateError;
@@ -170,7 +171,8 @@ impl Secrets {
     pub fn load(bytes: &[u8]) -> Result<Self, Diagnostics> {
         let trees = parse(utf8(bytes)?)?;
         let Some(tree) = trees.first() else {
-            return Err(Diagnostics::single(Diagnostic::error(Stage::Stream, "secrets bundle is empty")));
+            let empty = Diagnostic::error(Stage::Stream, "secrets bundle is empty");
+            return Err(Diagnostics::single(Diagnostic { span: Span::START, ..empty }));
         };
         let mut decoder = Decoder::default();
         let secrets = Self::decode(tree, &mut decoder);

@@ -1,19 +1,21 @@
 //! Fuzzing on a stable toolchain: seeds are changed at random, in ways that know texts and packets, and given to a
 //! target; what panics, takes too long or takes too much memory fails the test and leaves its input behind.
 //!
+//! The crate stands alone so that the lowest layers can use it; `ichor_testkit::fuzz` is the same.
+//!
 //! There is no instrumentation. In its place a target returns what became of the input, anything that can be hashed:
 //! an input with an outcome never seen before joins the corpus and is changed further. A good outcome is the shape of
 //! an error ([`shape`]) or a few counts of what was read.
 //!
 //! ```
-//! use ichor_testkit::fuzz::{self, Target};
+//! use ichor_fuzz::{Target, shape};
 //!
 //! // In `tests/fuzz.rs` of a crate; the name is also that of the directory for what went wrong.
 //! Target::text("numbers").seeds(["1", "-20", "+3e4"]).words(["0x", "_"]).rounds(2_000).run(|input| {
 //!     let text = String::from_utf8_lossy(input);
 //!     match text.parse::<f64>() {
 //!         Ok(number) => number.is_sign_negative().to_string(),
-//!         Err(error) => fuzz::shape(&error.to_string()),
+//!         Err(error) => shape(&error.to_string()),
 //!     }
 //! });
 //! ```
@@ -179,7 +181,7 @@ impl<'a> Target<'a> {
             }
             let input = match seeds.get(round as usize) {
                 Some(seed) => seed.clone(),
-                None => next(&mut self.generator, &corpus, &mut mutator, &mut random),
+                None => next(&mut self.generator, &corpus, &seeds, &mut mutator, &mut random),
             };
             round += 1;
             match try_one(&input) {
@@ -215,6 +217,7 @@ impl<'a> Target<'a> {
 fn next(
     generator: &mut Option<Generator<'_>>,
     corpus: &Corpus,
+    seeds: &[Vec<u8>],
     mutator: &mut Mutator,
     random: &mut Random,
 ) -> Vec<u8> {
@@ -227,8 +230,8 @@ fn next(
         }
         return input;
     }
-    let mut input = corpus.pick(random).to_vec();
-    let other = corpus.pick(random);
+    let mut input = corpus.pick(seeds, random).to_vec();
+    let other = corpus.pick(seeds, random);
     mutator.mutate(&mut input, other, random);
     input
 }
@@ -253,10 +256,11 @@ impl Corpus {
         }
     }
 
-    /// Any of them, the newest more often.
-    fn pick(&self, random: &mut Random) -> &[u8] {
-        if self.inputs.is_empty() {
-            return &[];
+    /// Any of them: half of the time a seed, for most of what is found is something refused, and the newest more
+    /// often than others.
+    fn pick<'c>(&'c self, seeds: &'c [Vec<u8>], random: &mut Random) -> &'c [u8] {
+        if self.inputs.is_empty() || (random.chance(2) && !seeds.is_empty()) {
+            return if seeds.is_empty() { &[] } else { &seeds[random.below(seeds.len())] };
         }
         let first = if random.chance(4) { self.inputs.len() * 3 / 4 } else { 0 };
         &self.inputs[first + random.below(self.inputs.len() - first)]

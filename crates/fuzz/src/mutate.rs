@@ -106,9 +106,9 @@ impl Mutator {
         Self { flavour, words, len_max }
     }
 
-    /// Makes one to eight changes; parts may come from another input.
+    /// Makes one to four changes; parts may come from another input.
     pub(super) fn mutate(&mut self, input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
-        let most = 1 << random.below(4);
+        let most = 1 << random.below(3);
         for _ in 0..1 + random.below(most) {
             match self.flavour {
                 Flavour::Text if !random.chance(5) => self.text(input, other, random),

@@ -101,7 +101,7 @@ test-live: ## Tests on live sandbox machines (needs `make build`)
 test-parity: ## The original's own client library as the judge (needs `make build`)
 	@$(call say,parity with the original client)
 	@$(CARGO) build --locked -p ichor-cosi --example state-server
-	@$(CARGO) build --locked -p ichor-resource -p ichor-config --examples
+	@$(CARGO) build --locked -p ichor-resource -p ichor-config -p ichor-discovery --examples
 	@cd tests/parity && ICHOR_ROOT=$(CURDIR) \
 		ICHOR_STATE_SERVER=$(TARGET_DIR)/$(TRIPLE)/debug/examples/state-server \
 		ICHOR_EXAMPLES=$(TARGET_DIR)/$(TRIPLE)/debug/examples \

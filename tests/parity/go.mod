@@ -5,6 +5,8 @@ go 1.26
 require (
 	github.com/blang/semver/v4 v4.0.0
 	github.com/cosi-project/runtime v1.12.0
+	github.com/siderolabs/discovery-api v0.1.6
+	github.com/siderolabs/discovery-client v0.1.13
 	github.com/siderolabs/talos/pkg/machinery v1.12.1
 	github.com/stretchr/testify v1.11.1
 	go.uber.org/zap v1.27.0

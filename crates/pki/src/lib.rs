@@ -24,6 +24,7 @@ mod provider;
 pub mod random;
 mod request;
 mod role;
+pub mod seal;
 mod text;
 mod usage;
 

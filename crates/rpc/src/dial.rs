@@ -136,6 +136,8 @@ fn go_text(error: &io::Error) -> String {
 pub enum Dialer {
     /// A Unix socket.
     Unix(Arc<PathBuf>),
+    /// TCP without TLS, for services whose callers seal what they send.
+    Tcp(Arc<Endpoint>),
     /// TLS to one of several endpoints, each attempt starting at the next one.
     Tls(Arc<TlsDialer>),
 }
@@ -154,6 +156,11 @@ impl Dialer {
         Dialer::Unix(Arc::new(path.into()))
     }
 
+    /// Connects to `endpoint` without TLS.
+    pub fn tcp(endpoint: Endpoint) -> Self {
+        Dialer::Tcp(Arc::new(endpoint))
+    }
+
     /// Connects to the first of `endpoints` that answers.
     pub fn tls(endpoints: impl IntoIterator<Item = Endpoint>, tls: ClientTls) -> Self {
         let endpoints = endpoints.into_iter().collect();
@@ -169,6 +176,7 @@ impl Dialer {
     pub(crate) fn authority(&self) -> String {
         match self {
             Dialer::Unix(_) => "localhost".to_owned(),
+            Dialer::Tcp(endpoint) => endpoint.to_string(),
             Dialer::Tls(tls) => tls.endpoints.first().map(Endpoint::to_string).unwrap_or_default(),
         }
     }
@@ -186,6 +194,11 @@ impl Dialer {
                     .await
                     .map_err(|source| DialError::Unix { path: path.to_path_buf(), source })?;
                 begin(stream, cut).await
+            }
+            Dialer::Tcp(endpoint) => {
+                let attempt = async { begin(connect_tcp(endpoint).await?, cut).await };
+                let late = |_| DialError::Timeout { endpoint: Endpoint::clone(endpoint) };
+                timeout(CONNECT_TIMEOUT, attempt).await.map_err(late)?
             }
             Dialer::Tls(tls) => tls.connect(cut).await,
         }

@@ -1,6 +1,6 @@
 //! The DNS cache of this machine: its settings, its upstreams, its listeners.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Wake, exclusive, shared, weak};
 use ichor_net::dns::{Forwarder, Listener, serve};
+use ichor_resource::cluster::Member;
 use ichor_resource::network::{
     AddressSpec, ConfigLayer, DNSResolveCache, DNSUpstream, HostDNSConfig, ResolverStatus, Scope,
 };
@@ -27,10 +28,9 @@ const PORT: u16 = 53;
 const LOCAL: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 53);
 /// Where pods ask.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(169, 254, 116, 108);
-/// How often the health of upstreams is looked at.
-const HEALTH_EVERY: Duration = Duration::from_secs(30);
-/// How soon a listener that could not be bound is tried again: its address may just not be there yet.
-const BIND_RETRY: Duration = Duration::from_millis(500);
+/// How soon a listener that could not be bound is tried again, at first and at last.
+const BIND_RETRY: Duration = Duration::from_millis(100);
+const BIND_RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// Publishes the settings of the cache.
 #[derive(Debug, Default)]
@@ -79,8 +79,15 @@ impl Controller for HostDNSConfigController {
 /// Hands the resolvers in effect to the cache and shows them.
 #[derive(Debug)]
 pub struct DNSUpstreamController {
-    /// The cache.
-    pub forwarder: Arc<Forwarder>,
+    forwarder: Arc<Forwarder>,
+    told: Vec<SocketAddr>,
+}
+
+impl DNSUpstreamController {
+    /// The upstreams of this cache.
+    pub fn new(forwarder: Arc<Forwarder>) -> Self {
+        Self { forwarder, told: Vec::new() }
+    }
 }
 
 impl Controller for DNSUpstreamController {
@@ -94,23 +101,52 @@ impl Controller for DNSUpstreamController {
         vec![exclusive::<DNSUpstream>()]
     }
 
+    fn start(&mut self, wake: Wake) {
+        self.forwarder.on_health(move || wake.wake());
+    }
+
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let enabled = ctx.get::<HostDNSConfig>(CONFIG)?.is_some_and(|config| config.enabled);
         let resolvers = ctx.get::<ResolverStatus>(ids::RESOLVERS)?.filter(|_| enabled);
         let servers = resolvers.iter().flat_map(|status| status.dns_servers.iter().filter_map(Ip::get));
         let upstreams: Vec<_> = servers.map(|ip| SocketAddr::new(ip, PORT)).collect();
         self.forwarder.set_upstreams(upstreams.clone());
-        let shown = upstreams.iter().enumerate().map(|(position, upstream)| {
-            let healthy = self.forwarder.is_healthy(*upstream);
-            let spec = DNSUpstream { healthy, addr: upstream.to_string() };
-            (format!("#{position:03} {}", upstream.ip()), spec)
-        });
+        let mut troubles = Vec::new();
+        let mut shown = Vec::new();
+        for (position, upstream) in upstreams.iter().enumerate() {
+            let trouble = self.forwarder.trouble(*upstream);
+            let spec = DNSUpstream { healthy: trouble.is_none(), addr: upstream.to_string() };
+            shown.push((format!("#{position:03} {}", upstream.ip()), spec));
+            troubles.extend(trouble.map(|reason| (*upstream, reason)));
+        }
         ctx.publish(shown)?;
-        if !upstreams.is_empty() {
-            ctx.requeue_after(HEALTH_EVERY);
+        for (upstream, reason) in troubles.iter().filter(|(upstream, _)| !self.told.contains(upstream)) {
+            tracing::warn!(server = %upstream.ip(), reason, "name server does not answer");
+        }
+        self.told = troubles.iter().map(|(upstream, _)| *upstream).collect();
+        let texts: Vec<_> =
+            troubles.iter().map(|(s, why)| format!("name server {}: {why}", s.ip())).collect();
+        if !texts.is_empty() {
+            ctx.trouble(texts.join("; "));
         }
         Ok(())
     }
+}
+
+/// The names of cluster members: the host name with and without its domain, and the node name.
+fn names<'a>(members: impl Iterator<Item = (&'a str, &'a Member)>) -> BTreeMap<String, Vec<IpAddr>> {
+    let mut names: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+    for (id, member) in members {
+        let full = member.hostname.trim_end_matches('.').to_lowercase();
+        let short = full.split('.').next().unwrap_or_default().to_owned();
+        let addresses: Vec<_> = member.addresses.iter().filter_map(Ip::get).collect();
+        for name in BTreeSet::from([full, short, id.to_lowercase()]) {
+            if !name.is_empty() {
+                names.entry(name).or_default().extend(&addresses);
+            }
+        }
+    }
+    names
 }
 
 /// Runs the listeners of the cache.
@@ -119,6 +155,8 @@ pub struct DNSResolveCacheController {
     forwarder: Arc<Forwarder>,
     running: BTreeMap<String, Server>,
     wake: Option<Wake>,
+    /// Passes in a row in which a listener could not be bound.
+    tries: u32,
 }
 
 #[derive(Debug)]
@@ -131,7 +169,7 @@ struct Server {
 impl DNSResolveCacheController {
     /// Listeners of this cache.
     pub fn new(forwarder: Arc<Forwarder>) -> Self {
-        Self { forwarder, running: BTreeMap::new(), wake: None }
+        Self { forwarder, running: BTreeMap::new(), wake: None, tries: 0 }
     }
 
     fn start_server(&mut self, id: &str, listener: Listener, hops: u32) {
@@ -154,7 +192,7 @@ impl Controller for DNSResolveCacheController {
     const NAME: &'static str = "network.DNSResolveCacheController";
 
     fn inputs(&self) -> Vec<Input> {
-        vec![weak::<DNSUpstream>(), weak::<HostDNSConfig>().id(CONFIG)]
+        vec![weak::<DNSUpstream>(), weak::<HostDNSConfig>().id(CONFIG), weak::<Member>()]
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -167,6 +205,9 @@ impl Controller for DNSResolveCacheController {
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let config = ctx.get::<HostDNSConfig>(CONFIG)?.filter(|config| config.enabled);
+        let resolve = config.as_ref().is_some_and(|config| config.resolve_member_names);
+        let members = if resolve { ctx.list::<Member>()? } else { Vec::new() };
+        self.forwarder.set_members(names(members.iter().map(|m| (m.id().as_str(), m.spec()))));
         // Answers must not leave the machine; those for pods take one hop more.
         let hops = match &config {
             Some(config) if !config.service_host_dns_address.is_unset() => 2,
@@ -181,6 +222,7 @@ impl Controller for DNSResolveCacheController {
         self.running.retain(|id, server| {
             wanted.contains_key(id) && server.hops == hops && !server.ended.load(Ordering::Relaxed)
         });
+        let mut waiting = Vec::new();
         for (id, (address, udp)) in wanted {
             if self.running.contains_key(&id) {
                 continue;
@@ -188,11 +230,18 @@ impl Controller for DNSResolveCacheController {
             let bound = if udp { Listener::udp(address, hops).await } else { Listener::tcp(address, hops) };
             match bound {
                 Ok(listener) => self.start_server(&id, listener, hops),
+                // The address may just not be there yet.
                 Err(error) => {
-                    tracing::debug!(listener = id, %error, "dns listener waits");
-                    ctx.requeue_after(BIND_RETRY);
+                    waiting.push(format!("listener {id}: {error}"));
+                    self.tries = self.tries.saturating_add(1);
+                    ctx.requeue_after((BIND_RETRY * 2_u32.pow(self.tries.min(6))).min(BIND_RETRY_MAX));
                 }
             }
+        }
+        if waiting.is_empty() {
+            self.tries = 0;
+        } else {
+            ctx.trouble(waiting.join("; "));
         }
         let status = || DNSResolveCache { status: "running".to_owned() };
         ctx.publish(self.running.keys().map(|id| (id.as_str(), status())))?;
@@ -224,5 +273,17 @@ mod tests {
         assert_eq!(decide(Some(&with(false, "10.244.0.0/16"))).1, None);
         assert!(!decide(Some(&Settings::default())).0.enabled);
         assert!(!decide(None).0.enabled);
+    }
+
+    #[test]
+    fn a_member_answers_to_its_names() {
+        let member = Member {
+            hostname: "Node-1.example.org".into(),
+            addresses: vec!["10.5.0.2".parse().unwrap()],
+            ..Member::default()
+        };
+        let names = names([("worker-a", &member)].into_iter());
+        let keys: Vec<_> = names.keys().map(String::as_str).collect();
+        assert_eq!(keys, ["node-1", "node-1.example.org", "worker-a"]);
     }
 }

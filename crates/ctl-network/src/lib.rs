@@ -17,6 +17,7 @@ pub mod settings;
 pub mod source;
 pub mod status;
 pub mod system;
+mod trouble;
 
 use std::sync::Arc;
 
@@ -133,16 +134,16 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(MergeController::<RouteSpec>::new())?;
     runtime.register(MergeController::<TimeServerSpec>::new())?;
 
-    runtime.register(apply::link::LinkSpecController { kernel: kernel.clone(), gate: devices })?;
-    runtime.register(apply::address::AddressSpecController { kernel: kernel.clone() })?;
-    runtime.register(apply::route::RouteSpecController { kernel })?;
+    runtime.register(apply::link::LinkSpecController::new(kernel.clone(), devices))?;
+    runtime.register(apply::address::AddressSpecController::new(kernel.clone()))?;
+    runtime.register(apply::route::RouteSpecController::new(kernel))?;
     runtime.register(apply::host::HostnameSpecController { host: host.clone() })?;
     runtime.register(apply::host::ResolverSpecController)?;
     runtime.register(apply::host::TimeServerSpecController)?;
     runtime.register(apply::operator::OperatorSpecController::new(dhcp, seed, &platform))?;
     let forwarder = Arc::new(Forwarder::default());
     runtime.register(host_dns::HostDNSConfigController)?;
-    runtime.register(host_dns::DNSUpstreamController { forwarder: forwarder.clone() })?;
+    runtime.register(host_dns::DNSUpstreamController::new(forwarder.clone()))?;
     runtime.register(host_dns::DNSResolveCacheController::new(forwarder))?;
     runtime.register(etc::EtcFileController { host: host.clone() })?;
     runtime.register(etc::FileWriter { host })?;

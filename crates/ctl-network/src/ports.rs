@@ -49,6 +49,13 @@ pub trait Kernel: Clone + Send + Sync + 'static {
     /// Tells the neighbours of an IPv4 address.
     fn announce(&self, link: &Link, address: std::net::Ipv4Addr) -> io::Result<()>;
 
+    /// Asks the neighbours whether one of them has an IPv4 address; bounded.
+    fn probe(
+        &self,
+        link: &Link,
+        address: std::net::Ipv4Addr,
+    ) -> impl Future<Output = io::Result<Option<[u8; 6]>>> + Send;
+
     /// Installs a route.
     fn add_route(&self, route: &Route) -> impl Future<Output = Result<(), NetError>> + Send;
 

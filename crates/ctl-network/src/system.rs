@@ -93,10 +93,11 @@ impl Kernel for SystemKernel {
     }
 
     fn announce(&self, link: &Link, address: Ipv4Addr) -> io::Result<()> {
-        let Ok(hardware) = <[u8; 6]>::try_from(link.hardware_addr.as_slice()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        arp::announce(link.index, hardware, address)
+        arp::announce(link.index, ethernet(link)?, address)
+    }
+
+    async fn probe(&self, link: &Link, address: Ipv4Addr) -> io::Result<Option<[u8; 6]>> {
+        arp::probe(link.index, ethernet(link)?, address).await
     }
 
     async fn add_route(&self, route: &Route) -> Result<(), NetError> {
@@ -131,6 +132,10 @@ impl Kernel for SystemKernel {
             }
         });
     }
+}
+
+fn ethernet(link: &Link) -> io::Result<[u8; 6]> {
+    <[u8; 6]>::try_from(link.hardware_addr.as_slice()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
 /// This machine's name and files.

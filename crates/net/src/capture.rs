@@ -206,7 +206,7 @@ mod tests {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
                     let netlink = crate::Netlink::open().unwrap();
-                    crate::link::set_up(&netlink, LOOPBACK, true).await.unwrap();
+                    crate::link::set_up(&netlink, "lo", true).await.unwrap();
                     tokio::time::timeout(Duration::from_secs(10), work()).await.unwrap()
                 })
             };

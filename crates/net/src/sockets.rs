@@ -189,7 +189,9 @@ mod tests {
 
     #[test]
     fn other_lines_are_none() {
-        for line in ["", "sl local", "0: zz:1 00000000:0000 0A", "0: 0100007F:C350 00000000:0000 0A 0:0 0:0 0 x 0 0"] {
+        for line in
+            ["", "sl local", "0: zz:1 00000000:0000 0A", "0: 0100007F:C350 00000000:0000 0A 0:0 0:0 0 x 0 0"]
+        {
             assert_eq!(parse(Table::Tcp, line), None, "{line}");
         }
         let whole = "0: 0100007F:C350 00000000:0000 0A 00000000:00000001 00:00000000 00000000 50 0 12345 1 0";

@@ -1,16 +1,22 @@
-//! Assigns addresses to links and takes them away.
+//! Assigns addresses to links and takes them away; notices when a neighbour has one of them.
 
-use std::net::IpAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Wake, strong};
-use ichor_net::address::{Address, broadcast_of};
-use ichor_net::link::Link;
+use ichor_net::address::{Address, FLAG_DAD_FAILED, broadcast_of};
+use ichor_net::link::{Link, TYPE_ETHER};
 use ichor_net::watch::Topics;
-use ichor_resource::network::{AddressFlags, AddressSpec};
+use ichor_resource::network::{AddressFlags, AddressSpec, ConfigLayer};
+use ichor_types::HardwareAddr;
+use tokio::time::Instant;
 
 use super::{Held, hold, release};
 use crate::link_name;
-use crate::ports::Kernel;
+use crate::ports::{Kernel, Running};
+use crate::trouble::Troubles;
 
 /// Flags that the kernel sets as it sees fit.
 const KERNEL_FLAGS: u32 = AddressFlags::TEMPORARY.0
@@ -20,11 +26,38 @@ const KERNEL_FLAGS: u32 = AddressFlags::TEMPORARY.0
     | AddressFlags::TENTATIVE.0
     | AddressFlags::STABLE_PRIVACY.0;
 
+/// How often neighbours are asked again about an address that one of them has.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
 /// Assigns addresses.
 #[derive(Debug)]
 pub struct AddressSpecController<K> {
-    /// The kernel.
-    pub kernel: K,
+    kernel: K,
+    troubles: Troubles,
+    wake: Option<Wake>,
+    /// What neighbours say, by link and address.
+    asked: BTreeMap<(u32, Ipv4Addr), Asked>,
+}
+
+/// A question to the neighbours.
+#[derive(Debug)]
+struct Asked {
+    at: Instant,
+    owner: Arc<Mutex<Option<[u8; 6]>>>,
+    _task: Running,
+}
+
+impl Asked {
+    fn owner(&self) -> Option<[u8; 6]> {
+        *self.owner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K> AddressSpecController<K> {
+    /// Assigns addresses in this kernel.
+    pub fn new(kernel: K) -> Self {
+        Self { kernel, troubles: Troubles::default(), wake: None, asked: BTreeMap::new() }
+    }
 }
 
 /// One step towards what is wanted.
@@ -75,34 +108,100 @@ pub(crate) fn plan_unwanted(spec: &AddressSpec, links: &[Link], have: &[Address]
         .collect()
 }
 
+/// Addresses whose neighbours are worth asking: static ones, on ethernet links with a carrier. A DHCP client
+/// asks about its own.
+fn worth_asking<'a>(spec: &AddressSpec, links: &'a [Link]) -> Option<(&'a Link, Ipv4Addr)> {
+    let link = link_name::find(links, &spec.link_name)?;
+    let wire = link.hardware_type == TYPE_ETHER && link.carrier && link.is_up();
+    match spec.address.get()?.addr() {
+        IpAddr::V4(address) if wire && spec.layer != ConfigLayer::Operator => Some((link, address)),
+        IpAddr::V4(_) | IpAddr::V6(_) => None,
+    }
+}
+
 impl<K: Kernel> AddressSpecController<K> {
-    async fn run(&self, step: &Step) -> Result<(), ControllerError> {
-        match step {
+    /// True when the step is done.
+    async fn run(&mut self, step: &Step) -> bool {
+        let result = match step {
             Step::Remove(link, address) => match self.kernel.remove_address(link, address).await {
-                Err(error) if error.is_missing() => {}
-                result => {
-                    result?;
+                Err(error) if error.is_missing() => Ok(()),
+                Ok(()) => {
                     tracing::info!(link, address = %address.prefix, "removed address");
+                    Ok(())
                 }
+                result => result,
             },
             Step::Add { link, address, announce } => {
-                match self.kernel.add_address(&link.name, address).await {
+                let added = match self.kernel.add_address(&link.name, address).await {
                     // The link went since it was listed; its coming back wakes us.
-                    Err(error) if error.is_missing() => return Ok(()),
-                    Err(error) if error.is_exists() => {}
-                    result => {
-                        result?;
+                    Err(error) if error.is_missing() => return false,
+                    Err(error) if error.is_exists() => Ok(()),
+                    Ok(()) => {
                         tracing::info!(link = link.name, address = %address.prefix, "assigned address");
+                        Ok(())
                     }
-                }
-                if let (true, IpAddr::V4(ip)) = (*announce, address.prefix.addr())
+                    result => result,
+                };
+                if let (true, Ok(()), IpAddr::V4(ip)) = (*announce, &added, address.prefix.addr())
                     && let Err(error) = self.kernel.announce(link, ip)
                 {
                     tracing::warn!(link = link.name, address = %ip, %error, "address not announced");
                 }
+                added
+            }
+        };
+        result.map_err(|error| self.troubles.refused(error)).is_ok()
+    }
+
+    /// Asks neighbours about new addresses, and again about those that one of them has.
+    fn ask(&mut self, wanted: &[(&Link, Ipv4Addr)]) {
+        self.asked.retain(|key, _| wanted.iter().any(|(link, address)| *key == (link.index, *address)));
+        for (link, address) in wanted {
+            let held = self.asked.get(&(link.index, *address));
+            let owner = match held {
+                Some(asked) if asked.owner().is_none() || asked.at.elapsed() < ASK_AGAIN => continue,
+                Some(asked) => asked.owner.clone(),
+                None => Arc::default(),
+            };
+            let (kernel, wake) = (self.kernel.clone(), self.wake.clone());
+            let (link, address, slot) = ((*link).clone(), *address, owner.clone());
+            let key = (link.index, address);
+            let task = Running::task(tokio::spawn(async move {
+                let found = match kernel.probe(&link, address).await {
+                    Ok(found) => found,
+                    Err(error) => {
+                        tracing::debug!(link = link.name, %address, %error, "neighbours not asked");
+                        return;
+                    }
+                };
+                let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
+                let changed = *held != found;
+                *held = found;
+                drop(held);
+                if let Some(wake) = wake.filter(|_| changed) {
+                    wake.wake();
+                }
+            }));
+            self.asked.insert(key, Asked { at: Instant::now(), owner, _task: task });
+        }
+    }
+
+    /// Tells of addresses that another machine has, as its answer or the kernel says.
+    fn tell_conflicts(&mut self, wanted: &[(&Link, Ipv4Addr)], links: &[Link], have: &[Address]) {
+        for (link, address) in wanted {
+            let owner = self.asked.get(&(link.index, *address)).and_then(Asked::owner);
+            if let Some(owner) = owner {
+                let owner = HardwareAddr(owner.to_vec());
+                let text = format!("address {address} on {} is in use by {owner}", link.name);
+                self.troubles.refused(ControllerError::new(text));
             }
         }
-        Ok(())
+        for address in have.iter().filter(|address| address.flags & FLAG_DAD_FAILED != 0) {
+            let link = links.iter().find(|link| link.index == address.link_index);
+            let name = link.map_or("?", |link| &link.name);
+            let text = format!("address {} on {name} is in use by another machine", address.prefix.addr());
+            self.troubles.refused(ControllerError::new(text));
+        }
     }
 }
 
@@ -118,6 +217,7 @@ impl<K: Kernel> Controller for AddressSpecController<K> {
     }
 
     fn start(&mut self, wake: Wake) {
+        self.wake = Some(wake.clone());
         self.kernel.watch(Topics::LINKS | Topics::ADDRESSES, wake);
     }
 
@@ -126,25 +226,28 @@ impl<K: Kernel> Controller for AddressSpecController<K> {
         let links = self.kernel.links().await?;
         let have = self.kernel.addresses().await?;
         // One address that the kernel refuses must not keep the others from theirs.
-        let mut failed = None;
         for spec in &ending {
             let mut undone = true;
             for step in plan_unwanted(spec, &links, &have) {
-                if let Err(error) = self.run(&step).await {
-                    undone = false;
-                    failed = Some(error);
-                }
+                undone &= self.run(&step).await;
             }
             if undone {
                 release(ctx, spec)?;
             }
         }
-        for step in running.iter().flat_map(|spec| plan_wanted(spec, &links, &have)) {
-            if let Err(error) = self.run(&step).await {
-                failed = Some(error);
+        for spec in &running {
+            if link_name::find(&links, &spec.link_name).is_none() {
+                self.troubles.waits(format!("address {}: there is no link {}", spec.address, spec.link_name));
+            }
+            for step in plan_wanted(spec, &links, &have) {
+                self.run(&step).await;
             }
         }
-        failed.map_or(Ok(()), Err)
+        let wanted: Vec<_> = running.iter().filter_map(|spec| worth_asking(spec, &links)).collect();
+        self.ask(&wanted);
+        self.tell_conflicts(&wanted, &links, &have);
+        self.troubles.show(ctx);
+        Ok(())
     }
 }
 

@@ -9,14 +9,21 @@ use super::{Held, hold, release};
 use crate::gate::DevicesGate;
 use crate::link_name;
 use crate::ports::{Kernel, LinkChange, NewLink};
+use crate::trouble::Troubles;
 
 /// Applies links.
 #[derive(Debug)]
 pub struct LinkSpecController<K> {
-    /// The kernel.
-    pub kernel: K,
-    /// Nothing happens before devices have their names.
-    pub gate: DevicesGate,
+    kernel: K,
+    gate: DevicesGate,
+    troubles: Troubles,
+}
+
+impl<K> LinkSpecController<K> {
+    /// Applies links to this kernel, not before devices have their names.
+    pub fn new(kernel: K, gate: DevicesGate) -> Self {
+        Self { kernel, gate, troubles: Troubles::default() }
+    }
 }
 
 /// A kind of link that cannot be made yet.
@@ -113,6 +120,14 @@ fn new_link(spec: &LinkSpec) -> Result<NewLink, UnsupportedKind> {
     }
 }
 
+/// Links that a link needs and that are not there: itself when it is a device, its master, its parent.
+fn missing<'a>(spec: &'a LinkSpec, links: &[Link]) -> Vec<&'a str> {
+    let own = if spec.logical { "" } else { spec.name.as_str() };
+    let needed = [own, &spec.bond_slave.master_name, &spec.bridge_slave.master_name, &spec.parent_name];
+    let is_missing = |name: &&str| !name.is_empty() && link_name::find(links, name).is_none();
+    needed.into_iter().filter(is_missing).collect()
+}
+
 /// Masters before members before VLANs on them.
 fn rank(spec: &LinkSpec) -> (u8, i64) {
     let rank = match spec.kind.as_str() {
@@ -166,14 +181,13 @@ impl<K: Kernel> Controller for LinkSpecController<K> {
         }
         let Held { mut running, ending } = hold::<LinkSpec>(ctx)?;
         let mut links = self.kernel.links().await?;
-        let mut failed = None;
         for spec in &ending {
             let made_by_us =
                 spec.logical && links.iter().any(|l| l.name == spec.name && is_same_kind(spec, l));
             if made_by_us {
                 match self.kernel.change_link(&spec.name, &LinkChange::Delete).await {
                     Err(error) if !error.is_missing() => {
-                        failed = Some(error.into());
+                        self.troubles.refused(error);
                         continue;
                     }
                     _ => tracing::info!(link = spec.name, "removed link"),
@@ -186,10 +200,17 @@ impl<K: Kernel> Controller for LinkSpecController<K> {
             match self.apply(spec, &links).await {
                 Ok(true) => links = self.kernel.links().await?,
                 Ok(false) => {}
-                Err(error) => failed = Some(error),
+                Err(error) => {
+                    self.troubles.refused(error);
+                    links = self.kernel.links().await?;
+                }
+            }
+            for missing in missing(spec, &links) {
+                self.troubles.waits(format!("link {}: there is no link {missing}", spec.name));
             }
         }
-        failed.map_or(Ok(()), Err)
+        self.troubles.show(ctx);
+        Ok(())
     }
 }
 

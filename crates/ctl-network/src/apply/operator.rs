@@ -66,11 +66,6 @@ impl Lease {
     }
 }
 
-/// Operators that do not do their work, each with the reason.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("; "))]
-pub struct Idle(Vec<String>);
-
 /// Takes a client's news in and passes the word on.
 struct Desk {
     link: String,
@@ -297,7 +292,10 @@ impl<D: Dhcp> Controller for OperatorSpecController<D> {
         publish(ctx, &leases, |l| &l.hostnames, |_: &HostnameSpec| ids::HOSTNAME.to_owned())?;
         publish(ctx, &leases, |l| &l.resolvers, |_: &ResolverSpec| ids::RESOLVERS.to_owned())?;
         publish(ctx, &leases, |l| &l.time_servers, |_: &TimeServerSpec| ids::TIME_SERVERS.to_owned())?;
-        if troubles.is_empty() { Ok(()) } else { Err(Idle(troubles).into()) }
+        if !troubles.is_empty() {
+            ctx.trouble(troubles.join("; "));
+        }
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ use ichor_resource::network::{Family, RouteSpec};
 use super::{Held, hold, release};
 use crate::link_name;
 use crate::ports::Kernel;
+use crate::trouble::Troubles;
 
 /// The kernel's metric for IPv6 routes that name none.
 const V6_METRIC: u32 = 1024;
@@ -17,8 +18,15 @@ const V6_METRIC: u32 = 1024;
 /// Installs routes.
 #[derive(Debug)]
 pub struct RouteSpecController<K> {
-    /// The kernel.
-    pub kernel: K,
+    kernel: K,
+    troubles: Troubles,
+}
+
+impl<K> RouteSpecController<K> {
+    /// Installs routes in this kernel.
+    pub fn new(kernel: K) -> Self {
+        Self { kernel, troubles: Troubles::default() }
+    }
 }
 
 /// One step towards what is wanted.
@@ -96,28 +104,31 @@ fn waits(error: &NetError, route: &Route) -> bool {
 }
 
 impl<K: Kernel> RouteSpecController<K> {
-    async fn run(&self, step: &Step) -> Result<(), ControllerError> {
-        match step {
+    /// True when the step is done.
+    async fn run(&mut self, step: &Step) -> bool {
+        let result = match step {
             Step::Remove(route) => match self.kernel.remove_route(route).await {
-                Err(error) if error.is_missing() => {}
-                result => result?,
+                Err(error) if error.is_missing() => Ok(()),
+                result => result,
             },
             Step::Add(route) => match self.kernel.add_route(route).await {
-                // Its address or link is not ready yet: their change wakes us.
+                // Its address or link is not ready yet, or never will be: their change wakes us.
                 Err(error) if waits(&error, route) => {
-                    tracing::debug!(%error, "route waits for its link or address");
+                    self.troubles.waits(ControllerError::from(error).to_string());
+                    return false;
                 }
-                result => {
-                    result?;
+                Ok(()) => {
                     tracing::info!(
                         destination = %route.destination.map_or_else(|| "default".into(), |d| d.to_string()),
                         gateway = %route.gateway.map_or_else(String::new, |g| g.to_string()),
                         "installed route"
                     );
+                    Ok(())
                 }
+                result => result,
             },
-        }
-        Ok(())
+        };
+        result.map_err(|error| self.troubles.refused(error)).is_ok()
     }
 }
 
@@ -140,30 +151,34 @@ impl<K: Kernel> Controller for RouteSpecController<K> {
         let Held { running, ending } = hold::<RouteSpec>(ctx)?;
         let links = self.kernel.links().await?;
         let have = self.kernel.routes().await?;
-        let mut failed = None;
         for spec in &ending {
             let steps =
                 wanted_route(spec, &links).map_or_else(Vec::new, |route| plan_unwanted(&route, &have));
             let mut undone = true;
             for step in &steps {
-                if let Err(error) = self.run(step).await {
-                    undone = false;
-                    failed = Some(error);
-                }
+                undone &= self.run(step).await;
             }
             if undone {
                 release(ctx, spec)?;
             }
         }
-        let mut wanted: Vec<_> = running.iter().filter_map(|spec| wanted_route(spec, &links)).collect();
+        let mut wanted = Vec::new();
+        for spec in &running {
+            match wanted_route(spec, &links) {
+                Some(route) => wanted.push(route),
+                None => {
+                    let (id, link) = (spec.id(), &spec.out_link_name);
+                    self.troubles.waits(format!("route {id}: there is no link {link}"));
+                }
+            }
+        }
         // Routes on the link first: gateways of others are reached through them.
         wanted.sort_by_key(|route| route.gateway.is_some());
         for step in wanted.iter().flat_map(|route| plan_wanted(route, &have)) {
-            if let Err(error) = self.run(&step).await {
-                failed = Some(error);
-            }
+            self.run(&step).await;
         }
-        failed.map_or(Ok(()), Err)
+        self.troubles.show(ctx);
+        Ok(())
     }
 }
 

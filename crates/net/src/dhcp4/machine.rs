@@ -19,7 +19,7 @@ const NAK_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after an address turned out to be somebody else's (RFC 2131 §3.1).
 const DECLINE_PAUSE: Duration = Duration::from_secs(10);
 /// Tries without an answer that make a silence worth telling.
-const SILENCE: u32 = 5;
+const SILENCE: u32 = 3;
 /// What we can receive.
 const SIZE_MAX: u16 = 1500;
 

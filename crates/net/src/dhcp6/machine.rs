@@ -17,7 +17,7 @@ const RENEW_MAX: Duration = Duration::from_secs(600);
 /// Tries to get an advertised address before looking for servers again.
 const REQUEST_TRIES: u32 = 5;
 /// Tries without an answer that make a silence worth telling.
-const SILENCE: u32 = 4;
+const SILENCE: u32 = 3;
 
 /// How the client names itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -7,10 +7,13 @@ const PLAIN_SIZE: usize = 512;
 pub const SIZE_MAX: usize = 4096;
 const HEADER: usize = 12;
 const FLAG_RESPONSE: u8 = 0x80;
+const FLAG_AUTHORITATIVE: u8 = 0x04;
 const FLAG_TRUNCATED: u8 = 0x02;
 const FLAG_RECURSION_DESIRED: u8 = 0x01;
 const FLAG_RECURSION_AVAILABLE: u8 = 0x80;
+const TYPE_A: u16 = 1;
 const TYPE_SOA: u16 = 6;
+const TYPE_AAAA: u16 = 28;
 const TYPE_OPT: u16 = 41;
 /// The "DNSSEC answers please" bit of an OPT record's TTL.
 const DNSSEC_OK: u32 = 0x8000;
@@ -112,6 +115,60 @@ impl<'a> Query<'a> {
             question.copy_from_slice(&self.bytes[HEADER..self.question_end]);
         }
         response[2] = response[2] & !FLAG_RECURSION_DESIRED | self.bytes[2] & FLAG_RECURSION_DESIRED;
+    }
+
+    /// The name in lower case and the record type, when the question is for addresses on the Internet.
+    pub fn asks(&self) -> Option<(String, u16)> {
+        let question = &self.key.question;
+        let (name, rest) = question.split_at(question.len().checked_sub(4)?);
+        let (kind, class) = (u16::from_be_bytes([rest[0], rest[1]]), [rest[2], rest[3]]);
+        if class != [0, 1] || !matches!(kind, TYPE_A | TYPE_AAAA) {
+            return None;
+        }
+        let mut text = String::new();
+        let mut at = 0;
+        while let Some(length) = name.get(at).filter(|length| **length != 0) {
+            let label = name.get(at + 1..at + 1 + usize::from(*length))?;
+            if !text.is_empty() {
+                text.push('.');
+            }
+            text.push_str(std::str::from_utf8(label).ok()?);
+            at += 1 + usize::from(*length);
+        }
+        Some((text, kind))
+    }
+
+    /// An answer of our own with these addresses; `None` when none of them is of the family asked for.
+    pub fn answer(&self, kind: u16, addresses: &[std::net::IpAddr], ttl: u32) -> Option<Vec<u8>> {
+        let mut records = Vec::new();
+        let mut number = 0_u16;
+        for address in addresses.iter().take(RECORDS_MAX / 8) {
+            let bytes = match address {
+                std::net::IpAddr::V4(v4) if kind == TYPE_A => v4.octets().to_vec(),
+                std::net::IpAddr::V6(v6) if kind == TYPE_AAAA => v6.octets().to_vec(),
+                _ => continue,
+            };
+            // The name is the one of the question.
+            records.extend_from_slice(&[0xc0, HEADER as u8]);
+            records.extend_from_slice(&kind.to_be_bytes());
+            records.extend_from_slice(&[0, 1]);
+            records.extend_from_slice(&ttl.to_be_bytes());
+            records.extend_from_slice(&[0, bytes.len() as u8]);
+            records.extend_from_slice(&bytes);
+            number += 1;
+        }
+        if number == 0 {
+            return None;
+        }
+        let mut out = bare(&self.bytes[..self.question_end], 1, code::NO_ERROR, FLAG_AUTHORITATIVE);
+        out[6..8].copy_from_slice(&number.to_be_bytes());
+        out.extend_from_slice(&records);
+        Some(out)
+    }
+
+    /// The answer as it may be sent: over UDP one that is too long is cut to nothing.
+    pub fn fit(&self, response: Vec<u8>, over_udp: bool) -> Vec<u8> {
+        if over_udp && response.len() > self.size { self.truncated() } else { response }
     }
 
     /// An answer without records.

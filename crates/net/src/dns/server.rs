@@ -237,4 +237,45 @@ mod tests {
         }
         panic!("no answer after the flood");
     }
+
+    #[tokio::test]
+    async fn members_are_answered_without_asking_anyone() {
+        let forwarder = Forwarder::default();
+        let addresses = vec!["10.5.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
+        forwarder.set_members(std::collections::BTreeMap::from([("node-1".to_owned(), addresses)]));
+        let answer = forwarder.answer(&question(5, "NODE-1"), true).await.unwrap();
+        assert_eq!(result_code(&answer), code::NO_ERROR);
+        assert_eq!((answer[2] & 4, answer[7]), (4, 1), "one record, with authority");
+        assert_eq!(answer[answer.len() - 4..], [10, 5, 0, 2]);
+        let mut other = question(6, "node-1");
+        let kind = other.len() - 3;
+        other[kind] = 28;
+        let answer = forwarder.answer(&other, true).await.unwrap();
+        assert_eq!(answer[answer.len() - 2..], [0, 2]);
+        let unknown = forwarder.answer(&question(7, "node-2"), true).await.unwrap();
+        assert_eq!(result_code(&unknown), code::SERVER_FAILURE);
+    }
+
+    #[tokio::test]
+    async fn a_dead_upstream_is_told_once_and_asked_last() {
+        // Nobody listens there any more: the kernel says so at once.
+        let dead = UdpSocket::bind(HERE).await.unwrap().local_addr().unwrap();
+        let (good, asked) = upstream(code::NO_ERROR, Duration::ZERO).await;
+        let forwarder = Forwarder::default();
+        let turned = Arc::new(AtomicU32::new(0));
+        let count = turned.clone();
+        forwarder.on_health(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        forwarder.set_upstreams(vec![dead, good]);
+        assert_eq!(forwarder.order(), [dead, good]);
+        for n in 0..4 {
+            forwarder.answer(&question(n, &format!("host-{n}.example.org")), true).await.unwrap();
+        }
+        let trouble = forwarder.trouble(dead).unwrap();
+        assert!(trouble.starts_with("does not answer"), "{trouble}");
+        assert_eq!((forwarder.trouble(good), turned.load(Ordering::Relaxed)), (None, 1));
+        assert_eq!(forwarder.order(), [good, dead]);
+        assert_eq!(asked.load(Ordering::Relaxed), 4);
+    }
 }

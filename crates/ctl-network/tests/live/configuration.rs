@@ -1,0 +1,95 @@
+//! Machine configurations that come, change and go on a running node.
+
+use std::time::Duration;
+
+use ichor_net::address;
+use ichor_resource::network::{
+    AddressSpec, AddressStatus, HostnameStatus, LinkStatus, NetworkStatus, NodeAddress, RouteStatus,
+};
+
+use crate::node::on_a_node;
+
+#[test]
+fn a_configuration_is_applied_live_and_removed_again() {
+    on_a_node("", async |node| {
+        let first = r"
+machine:
+    type: worker
+    network:
+        hostname: configured.example.org
+        nameservers: [10.9.0.53]
+        interfaces:
+            - interface: eth0
+              addresses: [10.9.0.2/24]
+              mtu: 1300
+              routes:
+                  - network: 0.0.0.0/0
+                    gateway: 10.9.0.1
+            - interface: br7
+              bridge: {interfaces: []}
+              addresses: [10.7.0.1/24]
+cluster:
+    network: {podSubnets: [10.7.0.0/16]}
+";
+        node.configure(first);
+        node.wait("configured", |state| {
+            let ready = state.get::<NetworkStatus>("network", "status").ok()?;
+            let route = state.get::<RouteStatus>("network", "inet4/10.9.0.1//1024").ok()?;
+            let bridge = state.get::<LinkStatus>("network", "br7").ok()?;
+            let address = state.get::<AddressStatus>("network", "eth0/10.9.0.2/24").is_ok();
+            let mtu = state.get::<LinkStatus>("network", "eth0").ok()?.mtu == 1300;
+            let done = ready.hostname_ready && ready.etc_files_ready && address && mtu;
+            (done && bridge.kind == "bridge" && route.protocol.to_string() == "static").then_some(())
+        })
+        .await;
+        node.wait("resolvers", |_| {
+            let text = std::fs::read_to_string(node.directory.join("etc/resolv.conf")).ok()?;
+            (text == "nameserver 10.9.0.53\n\nsearch example.org\n").then_some(())
+        })
+        .await;
+        node.wait("pods apart", |state| {
+            let all = state.get::<NodeAddress>("network", "current").ok()?;
+            let own = state.get::<NodeAddress>("network", "current-no-k8s").ok()?;
+            let text =
+                |view: &NodeAddress| view.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let apart = text(&all).contains(&"10.7.0.1/24".to_owned()) && text(&own) == ["10.9.0.2/24"];
+            // A bridge without members has no carrier.
+            let down = text(&all) == ["10.9.0.2/24"] && text(&own) == ["10.9.0.2/24"];
+            (apart || down).then_some(())
+        })
+        .await;
+
+        let second = "machine:\n    type: worker\n    network:\n        hostname: other\n";
+        node.configure(second);
+        node.wait("removed", |state| {
+            let gone = state.get::<AddressStatus>("network", "eth0/10.9.0.2/24").is_err()
+                && state.get::<RouteStatus>("network", "inet4/10.9.0.1//1024").is_err()
+                && state.get::<LinkStatus>("network", "br7").is_err()
+                && state.get::<AddressSpec>("network", "eth0/10.9.0.2/24").is_err();
+            let name = state.get::<HostnameStatus>("network", "hostname").ok()?;
+            (gone && name.hostname == "other" && name.domainname.is_empty()).then_some(())
+        })
+        .await;
+        assert_eq!(rustix::system::uname().nodename().to_bytes(), b"other");
+    });
+}
+
+#[test]
+fn a_configuration_that_flips_ends_where_it_ends() {
+    on_a_node("", async |node| {
+        let with = "machine:\n    type: worker\n    network:\n        interfaces:\n            - interface: eth0\n              addresses: [10.9.0.2/24]\n";
+        let without = "machine:\n    type: worker\n";
+        node.configure(with);
+        for round in 0..40_u64 {
+            let yaml = if round % 2 == 0 { without } else { with };
+            node.configure(yaml);
+            tokio::time::sleep(Duration::from_micros(round * 37 % 400)).await;
+        }
+        node.wait_for_default("10.9.0.2/24").await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let addresses = address::list(&node.netlink).await.unwrap();
+        assert!(addresses.iter().any(|a| a.prefix == "10.9.0.2/24".parse().unwrap()));
+        let spec = node.state.get::<AddressSpec>("network", "eth0/10.9.0.2/24").unwrap();
+        assert!(spec.meta().is_running());
+    });
+}

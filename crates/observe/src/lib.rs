@@ -3,12 +3,14 @@
 //! - [`ring`]: one bounded, compressed ring per log, with readers that tail and follow;
 //! - [`manager`]: the rings of a node by log id;
 //! - [`kernel`]: where console lines go (`/dev/kmsg`, or a stream where there is none);
-//! - [`layer`]: the `tracing` layer that writes both.
+//! - [`layer`]: the `tracing` layer that writes both;
+//! - [`ship`]: sending logs to other machines.
 
 pub mod kernel;
 pub mod layer;
 pub mod manager;
 pub mod ring;
+pub mod ship;
 
 pub use kernel::{ConsoleSink, KernelSink};
 pub use layer::{LogLayer, install};

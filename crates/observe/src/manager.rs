@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
+
 use crate::ring::LogRing;
 
 /// Logs a node can have; services, extensions and the built-in ones stay far below.
@@ -22,7 +24,20 @@ pub enum LogManagerError {
 /// All log rings of a node. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct LogManager {
-    rings: Arc<Mutex<BTreeMap<String, Arc<LogRing>>>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    rings: Mutex<Rings>,
+    grown: Notify,
+}
+
+#[derive(Default)]
+struct Rings {
+    by_id: BTreeMap<String, Arc<LogRing>>,
+    /// In the order they were made.
+    ids: Vec<String>,
 }
 
 impl LogManager {
@@ -37,28 +52,46 @@ impl LogManager {
     /// bounded by the writers alive.
     pub fn ring(&self, id: &str) -> Arc<LogRing> {
         let mut rings = self.lock();
-        if let Some(ring) = rings.get(id) {
+        if let Some(ring) = rings.by_id.get(id) {
             return Arc::clone(ring);
         }
         let ring = Arc::new(LogRing::new());
-        if rings.len() < LOGS_MAX {
-            rings.insert(id.to_owned(), Arc::clone(&ring));
+        if rings.ids.len() < LOGS_MAX {
+            rings.by_id.insert(id.to_owned(), Arc::clone(&ring));
+            rings.ids.push(id.to_owned());
+            drop(rings);
+            self.shared.grown.notify_waiters();
         }
         ring
     }
 
     /// The log of this id, if there is one.
     pub fn get(&self, id: &str) -> Result<Arc<LogRing>, LogManagerError> {
-        self.lock().get(id).cloned().ok_or_else(|| LogManagerError::NotRegistered { id: id.to_owned() })
+        self.lock().by_id.get(id).cloned().ok_or_else(|| LogManagerError::NotRegistered { id: id.to_owned() })
     }
 
     /// Ids of all logs, in order.
     pub fn ids(&self) -> Vec<String> {
-        self.lock().keys().cloned().collect()
+        self.lock().by_id.keys().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<LogRing>>> {
-        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ids of all logs in the order they were made, once there are more than `known`. Logs never go away.
+    pub async fn grown(&self, known: usize) -> Vec<String> {
+        loop {
+            let grown = self.shared.grown.notified();
+            tokio::pin!(grown);
+            // Registered before looking, so that one made between the two is not missed.
+            grown.as_mut().enable();
+            let ids = self.lock().ids.clone();
+            if ids.len() > known {
+                return ids;
+            }
+            grown.await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rings> {
+        self.shared.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -159,7 +159,7 @@ impl LogRing {
                 Start::End => inner.end(),
             }
         };
-        LogReader { ring: Arc::clone(self), position, until: None, unpacked: None }
+        LogReader { ring: Arc::clone(self), position, until: None, unpacked: None, lost: 0 }
     }
 
     /// The last `max` bytes as text, for error messages.
@@ -252,6 +252,7 @@ pub struct LogReader {
     position: u64,
     until: Option<u64>,
     unpacked: Option<(u64, Bytes)>,
+    lost: u64,
 }
 
 impl LogReader {
@@ -268,6 +269,11 @@ impl LogReader {
             }
             Look::Wait | Look::End => None,
         }
+    }
+
+    /// Bytes that were overwritten before this reader came to them, since this was last asked.
+    pub fn take_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
     }
 
     /// The next at most `max` bytes; waits for them when following. `None` is the end.
@@ -290,7 +296,10 @@ impl LogReader {
 
     fn look(&mut self, max: usize) -> Look {
         let inner = self.ring.lock();
-        self.position = self.position.max(inner.oldest());
+        if self.position < inner.oldest() {
+            self.lost += inner.oldest() - self.position;
+            self.position = inner.oldest();
+        }
         let end = self.until.map_or(inner.end(), |until| until.min(inner.end()));
         if self.position >= end {
             return if self.until.is_some() || inner.closed { Look::End } else { Look::Wait };

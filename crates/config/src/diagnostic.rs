@@ -79,6 +79,15 @@ impl Diagnostic {
         }
     }
 
+    /// The message behind its line and column, for where the text is not at hand.
+    pub fn placed(&self) -> String {
+        let help = self.help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
+        match self.span.is_known() {
+            true => format!("line {}, column {}: {}{help}", self.span.line, self.span.column, self.titled()),
+            false => format!("{}{help}", self.titled()),
+        }
+    }
+
     /// The message with its place in a file, an excerpt and a caret.
     pub fn render(&self, file: &str, text: &str) -> String {
         let level = match self.severity {
@@ -183,12 +192,35 @@ impl Diagnostics {
 
     /// One line per problem with its place, for messages that leave the machine without the text.
     pub fn positions(&self) -> String {
-        let line = |item: &Diagnostic| {
-            let help = item.help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
-            format!("line {}, column {}: {}{help}\n", item.span.line, item.span.column, item.titled())
-        };
-        self.items.iter().filter(|item| item.span.is_known()).map(line).collect()
+        let known = self.items.iter().filter(|item| item.span.is_known());
+        known.map(|item| format!("{}\n", item.placed())).collect()
     }
+
+    /// What a node answers: the words of the original, then every problem with its place. Both are cut where
+    /// they would not fit into the trailer of a call.
+    pub fn answer(&self) -> String {
+        let (words, places) = (self.to_string(), self.positions());
+        let words = bounded(words.trim_end());
+        if places.is_empty() { words } else { format!("{words}\n\n{}", bounded(places.trim_end())) }
+    }
+}
+
+/// Bytes of a trailer that one part of an answer may fill: clients take 16 KiB of headers, and there are two parts.
+const ANSWER_PART_MAX: usize = 6000;
+
+/// A text that fits into its part of an answer, cut at the end of a line if need be.
+fn bounded(text: &str) -> String {
+    // In trailers everything but printable ASCII is written as three signs.
+    let cost = |byte: u8| if (0x20..0x7f).contains(&byte) && byte != b'%' { 1 } else { 3 };
+    let mut spent = 0;
+    let over = text.bytes().position(|byte| {
+        spent += cost(byte);
+        spent > ANSWER_PART_MAX
+    });
+    let Some(over) = over else { return text.to_owned() };
+    let start = (0..=over).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let end = text[..start].rfind('\n').unwrap_or(start);
+    format!("{}\n... and more that is not shown", &text[..end])
 }
 
 impl fmt::Display for Diagnostics {

@@ -62,6 +62,9 @@ pub struct ValidateOptions {
     pub deprecations: bool,
 }
 
+/// Deprecated keys that are told; one more tells how many others there are.
+const DEPRECATIONS_MAX: usize = 20;
+
 /// Collects what a document breaks.
 pub(crate) struct Report<'a> {
     documents: &'a Documents,
@@ -251,18 +254,26 @@ fn check_against_root(report: &mut Report<'_>, document: &Document, root: &v1alp
 }
 
 impl Documents {
-    /// Warnings about keys that have been superseded, each naming what to use instead.
+    /// Warnings about keys that have been superseded, each naming what to use instead. What stands below such a
+    /// key goes with it and is not told again.
     pub fn deprecations(&self) -> Vec<Diagnostic> {
-        let mut found = Vec::new();
+        let (mut found, mut others) = (Vec::new(), 0);
         for entry in &self.items {
             let (Document::Config(_), Some(tree)) = (&entry.document, &entry.tree) else { continue };
             let title = entry.document.title();
             let mut note = |path: &Path, span, instead: &str| {
+                if found.len() == DEPRECATIONS_MAX {
+                    others += 1;
+                    return;
+                }
                 let message = format!("{path} is deprecated: {instead}");
                 let base = Diagnostic::warning(message);
                 found.push(Diagnostic { document: title.clone(), path: path.clone(), span, ..base });
             };
             walk_deprecated(tree, &v1alpha1::Config::INFO, &Path::root(), &mut note);
+        }
+        if others > 0 {
+            found.push(Diagnostic::warning(format!("{others} more deprecated keys are not shown")));
         }
         found
     }
@@ -280,6 +291,7 @@ fn walk_deprecated(
         let at = path.key(field.key);
         if let Some(instead) = field.deprecated() {
             note(&at, key.span, instead);
+            continue;
         }
         match (field.shape)() {
             Shape::Object(inner) => walk_deprecated(value, inner, &at, note),

@@ -150,7 +150,48 @@ fn deprecated_keys_name_what_replaces_them() {
     expect![[r#"
         6:9 machine.features.rbac is deprecated: leave it out, it is always on
         8:9 machine.network.hostname is deprecated: use a `HostnameConfig` document
-        9:9 machine.network.interfaces is deprecated: use `LinkConfig`, `BondConfig`, `BridgeConfig`, `VLANConfig`, `WireguardConfig` and `DHCPv4Config` documents
-        11:15 machine.network.interfaces[0].cidr is deprecated: use `addresses`"#]]
+        9:9 machine.network.interfaces is deprecated: use `LinkConfig`, `BondConfig`, `BridgeConfig`, `VLANConfig`, `WireguardConfig` and `DHCPv4Config` documents"#]]
     .assert_eq(&warnings.join("\n"));
+}
+
+#[test]
+fn many_deprecated_keys_are_told_in_few_words() {
+    let text = "machine:\n  install:\n    extensions: []\n  disks: []\n".to_owned()
+        + "  time: {}\n  registries: {}\n  systemDiskEncryption: {}\n  network:\n    hostname: a\n"
+        + "    interfaces: []\n    nameservers: []\n    searchDomains: []\n    extraHostEntries: []\n"
+        + "    disableSearchDomain: true\n  features:\n    rbac: true\n    stableHostname: true\n"
+        + "    apidCheckExtKeyUsage: true\ncluster:\n  allowSchedulingOnMasters: true\n  etcd:\n    subnet: a\n"
+        + "  apiServer:\n    disablePodSecurityPolicy: true\n";
+    let documents = Documents::load(text.as_bytes()).unwrap();
+    let told = documents.deprecations();
+    assert!((12..=21).contains(&told.len()), "{told:#?}");
+    assert!(told.iter().all(|item| item.span.is_known() && item.message.contains(" is deprecated: ")));
+}
+
+#[test]
+fn the_answer_of_a_node_has_the_places_that_the_client_shows() {
+    let text = "version: v1alpha1\nmachine:\n    type: wroker\n    kubelet:\n        imagge: a\n        nodeIP:\n            validSubnets: x\n";
+    let problems = Documents::load(text.as_bytes()).unwrap_err();
+    let answer = problems.answer();
+    assert!(answer.starts_with(problems.to_string().trim_end()), "{answer}");
+    for item in &problems.items {
+        let place = format!("line {}, column {}: ", item.span.line, item.span.column);
+        assert!(answer.contains(&place) && answer.contains(&item.message), "{answer}");
+        assert!(
+            item.render("a.yaml", text).contains(&format!("a.yaml:{}:{}", item.span.line, item.span.column))
+        );
+    }
+}
+
+#[test]
+fn an_answer_fits_into_a_trailer() {
+    let keys: String = (0..5000).map(|i| format!("    schlüssel{i}: wert mit ümläuten %%%\n")).collect();
+    let answer = Documents::load(format!("machine:\n{keys}").as_bytes()).unwrap_err().answer();
+    let cost: usize =
+        answer.bytes().map(|b| if (0x20..0x7f).contains(&b) && b != b'%' { 1 } else { 3 }).sum();
+    assert!(cost < 14_000, "{cost}");
+    assert!(
+        answer.contains("line 2, column 5: ") && answer.contains("and more that is not shown"),
+        "{answer}"
+    );
 }

@@ -98,12 +98,12 @@ impl AcquirePort for NodeSources {
     }
 
     fn check(&self, source: Source, yaml: &[u8]) -> Result<Found, String> {
-        let documents = Documents::load(yaml).map_err(|error| error.to_string())?;
+        let documents = Documents::load(yaml).map_err(|error| error.answer())?;
         let checked = match source.is_checked_for_platform() {
             true => validate(&documents, validation_mode(&self.platform)),
             false => documents.validate(Mode::CLOUD),
         };
-        checked.map_err(|error| error.to_string())?;
+        checked.map_err(|error| error.answer())?;
         Ok(if documents.is_complete() { Found::Complete } else { Found::Partial })
     }
 

@@ -102,7 +102,7 @@ fn validate(call: &Call) -> Result<(), Failure> {
         return Err(Failure::new(format!("unknown runtime mode: \"{mode_name}\""))
             .hint("use metal, cloud or container"));
     };
-    let options = ValidateOptions { strict: call.on("strict"), ..ValidateOptions::default() };
+    let options = ValidateOptions { strict: call.on("strict"), deprecations: true };
     match call.text("output") {
         "text" => {}
         "json" => return validate_json(file, mode, options),
@@ -118,7 +118,11 @@ fn validate(call: &Call) -> Result<(), Failure> {
     };
     let documents = Documents::load(&content).map_err(refused)?;
     for warning in documents.validate_with(mode, options).map_err(refused)? {
-        term::warn(&warning.titled());
+        let place = match warning.span.is_known() {
+            true => format!(" ({file}:{}:{})", warning.span.line, warning.span.column),
+            false => String::new(),
+        };
+        term::warn(&format!("{}{place}", warning.titled()));
     }
     print(&format!("{file} is valid for {mode_name} mode\n"))
 }

@@ -7,7 +7,7 @@ use tonic::{Response, Status};
 
 use ichor_config::diff::diff;
 use ichor_config::plan;
-use ichor_config::{Diagnostic, Diagnostics, Documents, Mode};
+use ichor_config::{Diagnostic, Diagnostics, Documents, Mode, ValidateOptions};
 use ichor_ctl::Configuration;
 use ichor_ctl_config::StoreError;
 use ichor_resource::config::MachineConfig;
@@ -40,7 +40,8 @@ pub fn validation_mode(platform: &Platform) -> Mode {
 
 /// Checks the rules of a place, and what only a node knows.
 pub fn validate(documents: &Documents, mode: Mode) -> Result<Vec<Diagnostic>, Diagnostics> {
-    let warnings = documents.validate(mode)?;
+    let options = ValidateOptions { deprecations: true, ..ValidateOptions::default() };
+    let warnings = documents.validate_with(mode, options)?;
     documents.validate_images(version::COMPATIBLE_TAG)?;
     Ok(warnings)
 }
@@ -63,12 +64,14 @@ pub async fn apply_configuration(
 }
 
 /// Parses and checks; both kinds of error are the caller's.
-fn checked(node: &Node, data: &[u8]) -> Result<(Documents, Vec<String>), Status> {
-    let documents = Documents::load(data)
-        .map_err(|error| Status::invalid_argument(format!("failed to parse config: {error}")))?;
-    let warnings = validate(&documents, validation_mode(&node.platform))
-        .map_err(|error| Status::invalid_argument(format!("configuration validation failed: {error}")))?;
-    Ok((documents, warnings.into_iter().map(|warning| warning.titled()).collect()))
+fn checked(platform: &Platform, data: &[u8]) -> Result<(Documents, Vec<String>), Status> {
+    let refused = |what: &str, problems: &Diagnostics| {
+        Status::invalid_argument(format!("{what}: {}", problems.answer()))
+    };
+    let documents = Documents::load(data).map_err(|error| refused("failed to parse config", &error))?;
+    let warnings = validate(&documents, validation_mode(platform))
+        .map_err(|error| refused("configuration validation failed", &error))?;
+    Ok((documents, warnings.iter().map(Diagnostic::placed).collect()))
 }
 
 /// What an apply does.
@@ -122,7 +125,7 @@ async fn apply(
     request: machine::ApplyConfigurationRequest,
 ) -> Result<machine::ApplyConfiguration, Status> {
     let asked = request.mode();
-    let (documents, warnings) = checked(node, &request.data)?;
+    let (documents, warnings) = checked(&node.platform, &request.data)?;
     if !documents.is_complete() {
         return Err(Status::invalid_argument(
             "the applied machine configuration doesn't contain v1alpha1 config, did you mean to patch the machine \
@@ -202,7 +205,7 @@ fn hand_in(
             )));
         }
     }
-    let (_, warnings) = checked(node, &request.data)?;
+    let (_, warnings) = checked(&node.platform, &request.data)?;
     let mut reply = machine::ApplyConfiguration {
         metadata: None,
         warnings,
@@ -242,6 +245,33 @@ mod tests {
         assert_eq!((cold, reason.as_str()), (Plan::Reboot, ": because"));
         assert_eq!(decide(ApplyMode::Staged, minute, false, "x").unwrap().0, Plan::Stage);
         assert_eq!(decide(ApplyMode::Reboot, minute, true, "x").unwrap().0, Plan::Reboot);
+    }
+
+    #[test]
+    fn a_refusal_points_at_every_place() {
+        let platform = Platform { name: "sandbox".to_owned(), mode: PlatformMode::Cloud };
+        let parse = checked(&platform, b"machine:\n  typo: worker\n").unwrap_err();
+        assert_eq!(parse.code(), tonic::Code::InvalidArgument);
+        assert!(parse.message().starts_with("failed to parse config: unknown keys found during decoding:\n"));
+        assert!(parse.message().contains("\n\nline 2, column 3: "), "{}", parse.message());
+
+        let text = b"machine:\n  type: worker\n  features:\n    nodeAddressSortAlgorithm: v9\n";
+        let refused = checked(&platform, text).unwrap_err();
+        assert!(refused.message().starts_with("configuration validation failed: "), "{}", refused.message());
+        let local = Documents::load(text).unwrap().validate(Mode::CLOUD).unwrap_err();
+        assert!(refused.message().ends_with(local.positions().trim_end()), "{}", refused.message());
+        assert!(local.items.len() > 1 && local.positions().lines().count() == local.items.len());
+    }
+
+    #[test]
+    fn warnings_point_and_name_what_to_use() {
+        let platform = Platform { name: "sandbox".to_owned(), mode: PlatformMode::Cloud };
+        let text = "machine:\n  type: worker\n  token: t\n  ca: {crt: Y2E=}\n  network:\n    hostname: a\n\
+                    cluster:\n  controlPlane: {endpoint: 'https://10.0.0.1:6443'}\n";
+        let (_, warnings) = checked(&platform, text.as_bytes()).unwrap();
+        let want =
+            "line 6, column 5: machine.network.hostname is deprecated: use a `HostnameConfig` document";
+        assert_eq!(warnings, [want]);
     }
 
     #[test]

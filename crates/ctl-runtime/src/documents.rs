@@ -5,14 +5,18 @@ use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive,
 use ichor_ctl::{Configuration, active_input};
 use ichor_resource::TypedSpec;
 use ichor_resource::runtime::{
-    EventSinkConfig, ExtensionServiceConfig, ExtensionServiceConfigFile, KernelModuleSpec, KmsgLogConfig,
-    WatchdogTimerConfig,
+    EventSinkConfig, ExtensionServiceConfig, ExtensionServiceConfigFile, KernelModuleSpec, KernelParamSpec,
+    KmsgLogConfig, WatchdogTimerConfig,
 };
+use ichor_resource::siderolink::SiderolinkConfig;
 use ichor_resource::value::Url;
 use ichor_types::{Cmdline, GoDuration};
 
 /// A watchdog that is not told otherwise waits this long.
 const WATCHDOG_TIMEOUT: GoDuration = GoDuration::from_secs(60);
+
+/// Compressed swap that is not told otherwise takes this share of memory.
+const ZSWAP_PERCENT: i64 = 20;
 
 /// A controller that turns the configuration into outputs of one type.
 macro_rules! from_documents {
@@ -72,6 +76,51 @@ from_documents! {
     /// Writes `ExtensionServiceConfigs`.
     ExtensionServiceConfigController, "runtime.ExtensionServiceConfigController",
     exclusive::<ExtensionServiceConfig>, extension_services
+}
+
+from_documents! {
+    /// Writes the `KernelParamSpecs` of compressed swap.
+    ZswapConfigController, "block.ZswapConfigController", shared::<KernelParamSpec>, zswap
+}
+
+from_documents! {
+    /// Writes `SiderolinkConfigs`.
+    SiderolinkConfigController, "siderolink.ConfigController", exclusive::<SiderolinkConfig>, siderolink
+}
+
+fn zswap(_: &Cmdline, documents: &[&Document]) -> Vec<(String, KernelParamSpec)> {
+    let config = documents.iter().find_map(|document| match document {
+        Document::ZswapConfig(config) => Some(config),
+        _ => None,
+    });
+    let Some(config) = config else { return Vec::new() };
+    let switch = |on: bool| (if on { "Y" } else { "N" }).to_owned();
+    let values = [
+        ("enabled", switch(true)),
+        ("max_pool_percent", config.max_pool_percent.unwrap_or(ZSWAP_PERCENT).to_string()),
+        ("shrinker_enabled", switch(config.shrinker_enabled.unwrap_or(false))),
+    ];
+    let spec = |value| KernelParamSpec { value, ignore_errors: false };
+    values.map(|(name, value)| (format!("sys.module.zswap.parameters.{name}"), spec(value))).into()
+}
+
+fn siderolink(cmdline: &Cmdline, documents: &[&Document]) -> Vec<(String, SiderolinkConfig)> {
+    let written = documents.iter().find_map(|document| match document {
+        Document::SideroLinkConfig(config) => Some(config.api_url.clone()),
+        _ => None,
+    });
+    let given = || ichor_config::values::Url::parse(cmdline.first("siderolink.api")?).ok();
+    let url: Option<ichor_config::values::Url> = written.or_else(given);
+    let Some(url) = url.filter(|url| !url.host.is_empty()) else { return Vec::new() };
+    let port = if url.port().is_empty() { "443" } else { url.port() };
+    let spec = SiderolinkConfig {
+        api_endpoint: format!("{}:{port}", url.host.strip_suffix(&format!(":{port}")).unwrap_or(&url.host)),
+        host: url.hostname().to_owned(),
+        join_token: url.query_value("jointoken").unwrap_or_default(),
+        insecure: url.scheme == "grpc",
+        tunnel: url.query_value("grpc_tunnel").is_some_and(|on| matches!(on.as_str(), "1" | "t" | "true")),
+    };
+    vec![("siderolink".to_owned(), spec)]
 }
 
 fn event_sink(cmdline: &Cmdline, documents: &[&Document]) -> Vec<(String, EventSinkConfig)> {

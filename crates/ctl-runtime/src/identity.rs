@@ -59,7 +59,7 @@ fn parse(contents: &[u8]) -> Result<String, ControllerError> {
 }
 
 /// The first half of the identity, in hex.
-fn machine_id(node_id: &str) -> Result<String, ControllerError> {
+pub(crate) fn machine_id(node_id: &str) -> Result<String, ControllerError> {
     let bytes = base62::decode(node_id)?;
     let half = bytes.get(..16).ok_or(NoIdentity)?;
     Ok(half.iter().map(|byte| format!("{byte:02x}")).collect())

@@ -5,44 +5,73 @@
 //! the identity, [`Files`] reads what the kernel shows in files.
 
 mod cluster;
+mod counters;
+mod delivery;
+mod diagnostics;
 mod documents;
+mod extensions;
 mod facts;
+mod hardware;
 mod identity;
 mod machine_status;
 pub mod meta;
+mod modules;
+mod names;
 mod params;
 mod ports;
+mod salt;
 mod security;
 mod stage;
 mod sync;
 mod system_clock;
 mod token;
+mod upgrade;
+mod watchdog;
 
 pub use cluster::InfoController;
+pub use counters::{AdjtimeStatusController, StatsController, SwapStatusController, ZswapStatusController};
+pub use delivery::{KernelLog, KernelRecords, KmsgLogDeliveryController, LogDeliveryController};
+pub use diagnostics::{DiagnosticsController, DiagnosticsLoggerController};
 pub use documents::{
     EventsSinkConfigController, ExtensionServiceConfigController, KernelModuleConfigController,
-    KmsgLogConfigController, WatchdogTimerConfigController,
+    KmsgLogConfigController, SiderolinkConfigController, WatchdogTimerConfigController,
+    ZswapConfigController,
 };
+pub use extensions::{ExtensionServiceConfigFilesController, ExtensionStatusController, SBOMItemController};
 pub use facts::{DevicesStatusController, KernelCmdlineController, VersionController};
+pub use hardware::{
+    PCIDevicesController, PCIDriverRebindConfigController, PCIDriverRebindController, SystemInfoController,
+};
 pub use identity::{IDENTITY_FILE, NodeIdentityController};
 pub use machine_status::{MachineStatusController, MachineStatusPublisherController, StatusSink};
 pub use meta::{META_FILE, Meta, MetaError};
+pub use modules::{KernelModuleSpecController, LoadedKernelModuleController};
+pub use names::{IQNController, NQNController};
 pub use params::{KernelParamConfigController, KernelParamDefaultsController, KernelParamSpecController};
 pub use ports::{Files, HostFiles, IdentityStore};
+pub use salt::EncryptionSaltController;
 pub use security::SecurityStateController;
 pub use stage::{Moment, Stages};
 pub use sync::{Adjustment, Leap, Measurement, SyncController, TimePort};
 pub use system_clock::SystemClock;
 pub use token::UniqueMachineTokenController;
+pub use upgrade::{BootedEntryController, DropUpgradeFallbackController};
+pub use watchdog::{Armed, KernelWatchdog, WatchdogPort, WatchdogTimerController};
+
+use std::path::PathBuf;
 
 use ichor_cosi::{RegisterError, Runtime};
 use ichor_types::Cmdline;
 
 /// Everything the family touches outside of the state.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Ports<F, S, T> {
     /// Files of the machine: the kernel's and the state directory's.
     pub files: F,
+    /// Where the system is, for what is read in whole folders.
+    pub root: PathBuf,
+    /// The few values that outlive everything else.
+    pub meta: Meta,
     /// Who hears of the machine's status.
     pub sink: S,
     /// The clock and who knows the time.
@@ -66,7 +95,7 @@ where
     S: StatusSink,
     T: TimePort,
 {
-    let Ports { files, sink, time, stages, version, cmdline, device_manager, kubernetes } = ports;
+    let Ports { files, root, meta, sink, time, stages, version, cmdline, device_manager, kubernetes } = ports;
     let arguments = Cmdline::parse(&cmdline);
     // Who has no clock of its own has no kernel of its own either.
     let own_kernel = time.owns_clock();
@@ -84,7 +113,34 @@ where
 
     runtime.register(KernelParamDefaultsController { own_kernel })?;
     runtime.register(KernelParamConfigController)?;
-    runtime.register(KernelParamSpecController::new(files))?;
+    runtime.register(KernelParamSpecController::new(files.clone()))?;
+
+    runtime.register(SystemInfoController::new(&root))?;
+    runtime.register(PCIDevicesController::new(&root, device_manager))?;
+    runtime.register(PCIDriverRebindConfigController)?;
+    runtime.register(PCIDriverRebindController::new(files.clone()))?;
+    runtime.register(StatsController { files: files.clone() })?;
+    runtime.register(AdjtimeStatusController)?;
+    if own_kernel {
+        runtime.register(SwapStatusController { files: files.clone() })?;
+    }
+    runtime.register(ZswapStatusController { files: files.clone() })?;
+    runtime.register(LoadedKernelModuleController::new(files.clone()))?;
+    runtime.register(KernelModuleSpecController::new(&root))?;
+    runtime.register(WatchdogTimerController::new(KernelWatchdog))?;
+
+    runtime.register(DiagnosticsController::default())?;
+    runtime.register(DiagnosticsLoggerController::default())?;
+    runtime.register(ExtensionStatusController { root: root.clone() })?;
+    runtime.register(ExtensionServiceConfigFilesController { root: root.clone() })?;
+    runtime.register(SBOMItemController { root })?;
+    runtime.register(BootedEntryController { files: files.clone() })?;
+    runtime.register(DropUpgradeFallbackController::new(meta))?;
+    runtime.register(EncryptionSaltController::new(files))?;
+    runtime.register(IQNController)?;
+    runtime.register(NQNController)?;
+    runtime.register(ZswapConfigController { cmdline: arguments.clone() })?;
+    runtime.register(SiderolinkConfigController { cmdline: arguments.clone() })?;
 
     runtime.register(EventsSinkConfigController { cmdline: arguments.clone() })?;
     runtime.register(KmsgLogConfigController { cmdline: arguments.clone() })?;

@@ -31,6 +31,7 @@ impl<F: Files> SecurityStateController<F> {
                 Some(_) => SELinuxState::Permissive,
                 None => SELinuxState::Disabled,
             },
+            pcr_signing_key_fingerprint: self.pcr_key_fingerprint().unwrap_or_default(),
             fips_state: match self.text("/proc/sys/crypto/fips_enabled").as_deref() {
                 Some("1") => FIPSState::Enabled,
                 Some(_) | None => FIPSState::Disabled,
@@ -56,23 +57,34 @@ impl<F: Files> SecurityStateController<F> {
         Some(String::from_utf8_lossy(&contents).trim().to_owned())
     }
 
-    /// The value of an EFI variable, without the four bytes of attributes in front.
-    fn efi(&self, name: &str, vendor: &str) -> Option<Vec<u8>> {
-        let contents = self.files.read(&format!("/sys/firmware/efi/efivars/{name}-{vendor}")).ok()?;
-        contents.get(4..).map(<[u8]>::to_vec)
-    }
-
     fn efi_flag(&self, name: &str) -> bool {
-        self.efi(name, EFI_GLOBAL).is_some_and(|value| value == [1])
+        efi(&self.files, name, EFI_GLOBAL).is_some_and(|value| value == [1])
     }
 
     fn efi_text(&self, name: &str) -> Option<String> {
-        let value = self.efi(name, EFI_LOADER)?;
-        let units = value.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
-        let text: String =
-            char::decode_utf16(units.take_while(|unit| *unit != 0)).filter_map(Result::ok).collect();
-        Some(text)
+        efi_text(&self.files, name)
     }
+
+    /// The fingerprint of the key that signs measurements, which the boot stub leaves in the first root.
+    fn pcr_key_fingerprint(&self) -> Option<String> {
+        let pem = self.files.read("/.extra/tpm2-pcr-public-key.pem").ok()?;
+        let key = pem::parse(pem).ok()?;
+        let bytes = ichor_pki::sha256(key.contents()).map(|byte| format!("{byte:02X}"));
+        Some(bytes.join(":"))
+    }
+}
+
+/// The value of an EFI variable, without the four bytes of attributes in front.
+fn efi(files: &impl Files, name: &str, vendor: &str) -> Option<Vec<u8>> {
+    let contents = files.read(&format!("/sys/firmware/efi/efivars/{name}-{vendor}")).ok()?;
+    contents.get(4..).map(<[u8]>::to_vec)
+}
+
+/// A text that the boot loader left in an EFI variable.
+pub(crate) fn efi_text(files: &impl Files, name: &str) -> Option<String> {
+    let value = efi(files, name, EFI_LOADER)?;
+    let units = value.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+    Some(char::decode_utf16(units.take_while(|unit| *unit != 0)).filter_map(Result::ok).collect())
 }
 
 impl<F: Files> Controller for SecurityStateController<F> {

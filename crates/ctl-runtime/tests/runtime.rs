@@ -112,6 +112,8 @@ async fn the_whole_family_runs() {
     let (stages, heard) = (Stages::default(), Heard::default());
     let ports = Ports {
         files: HostFiles::new(folder.path(), folder.path()),
+        root: folder.path().to_owned(),
+        meta: ichor_ctl_runtime::Meta::new(state.clone(), folder.path().join("meta")),
         sink: heard.clone(),
         time: FakeClock::default(),
         stages: stages.clone(),

@@ -37,6 +37,8 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
     tokio::spawn(follow_stages(node.events.clone(), stages.clone()));
     let ports = ichor_ctl_runtime::Ports {
         files: HostFiles::new("/", &node.paths.state),
+        root: "/".into(),
+        meta: node.meta.clone(),
         sink: EventSink(node.events.clone()),
         time: ichor_ctl_runtime::SystemClock { owned: ichor_sys::power::in_first_pid_namespace() },
         stages,

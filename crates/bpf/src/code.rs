@@ -7,7 +7,11 @@ use crate::instruction::*;
 #[derive(Clone, Debug)]
 pub(crate) enum Condition {
     /// Loads, then one comparison.
-    Test { load: Vec<Instruction>, jump: u16, k: u32 },
+    Test {
+        load: Vec<Instruction>,
+        jump: u16,
+        k: u32,
+    },
     All(Vec<Condition>),
     Any(Vec<Condition>),
     Not(Box<Condition>),

@@ -95,8 +95,7 @@ pub fn format(program: &[Instruction]) -> String {
 mod tests {
     use super::*;
 
-    const ARP: &str =
-        "{ 0x28, 0, 0, 0x0000000c },\n{ 0x15, 0, 1, 0x00000806 },\n{ 0x6, 0, 0, 0x00040000 },\n{ 0x6, 0, 0, 0x00000000 },\n";
+    const ARP: &str = "{ 0x28, 0, 0, 0x0000000c },\n{ 0x15, 0, 1, 0x00000806 },\n{ 0x6, 0, 0, 0x00040000 },\n{ 0x6, 0, 0, 0x00000000 },\n";
 
     #[test]
     fn a_listing_survives_the_round_trip() {
@@ -111,7 +110,9 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named() {
-        for text in ["{ 0x28, 0, 0 },", "hello", "{ 0x28, 0, 256, 1 },", "{ 0x12345, 0, 0, 1 }", "{ 1, 2, 3, 4, 5 }"] {
+        for text in
+            ["{ 0x28, 0, 0 },", "hello", "{ 0x28, 0, 256, 1 },", "{ 0x12345, 0, 0, 1 }", "{ 1, 2, 3, 4, 5 }"]
+        {
             let error = parse(&format!("{{ 0x6, 0, 0, 0x0 }},\n{text}")).unwrap_err();
             assert_eq!(error, ListingError::Line { line: 2, text: text.into() });
         }

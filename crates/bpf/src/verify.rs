@@ -222,7 +222,12 @@ mod tests {
                     let word = next();
                     let k = if word & 1 == 0 { (word >> 40) as u32 & 0x1f } else { (word >> 32) as u32 };
                     let small = |bits: u64| (bits & 0x07) as u8;
-                    Instruction { op: (word >> 8) as u16 & 0xff, jt: small(word >> 24), jf: small(word >> 27), k }
+                    Instruction {
+                        op: (word >> 8) as u16 & 0xff,
+                        jt: small(word >> 24),
+                        jf: small(word >> 27),
+                        k,
+                    }
                 })
                 .collect();
             // What is accepted runs to its end.

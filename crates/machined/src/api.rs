@@ -1,18 +1,24 @@
 //! The machine API: what a client can ask of this node.
 
 pub mod archive;
+pub mod capture;
 pub mod client_config;
 pub mod configuration;
+pub mod containers;
 pub mod files;
+pub mod generate;
 pub mod guard;
 pub mod host;
 pub mod lifecycle;
+pub mod log_file;
 pub mod machine;
+pub mod meta;
 pub mod mode;
 pub mod others;
 pub mod proc;
 pub mod reply;
 pub mod server;
+pub mod sockets;
 pub mod streams;
 pub mod walk;
 pub mod why;

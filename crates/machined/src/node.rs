@@ -28,11 +28,18 @@ pub struct Paths {
     pub run: PathBuf,
     /// Data of workloads.
     pub ephemeral: PathBuf,
+    /// The socket of containerd.
+    pub containerd: PathBuf,
 }
 
 impl Default for Paths {
     fn default() -> Self {
-        Self { state: "/system/state".into(), run: "/system/run".into(), ephemeral: "/var".into() }
+        Self {
+            state: "/system/state".into(),
+            run: "/system/run".into(),
+            ephemeral: "/var".into(),
+            containerd: "/run/containerd/containerd.sock".into(),
+        }
     }
 }
 
@@ -40,6 +47,11 @@ impl Paths {
     /// The machine API.
     pub fn machine_socket(&self) -> PathBuf {
         self.run.join("machined/machine.sock")
+    }
+
+    /// A containerd of the node's own containers, where there is a second one.
+    pub fn system_containerd(&self) -> PathBuf {
+        self.run.join("containerd/containerd.sock")
     }
 
     /// The filtered state of a daemon.

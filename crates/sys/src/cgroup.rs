@@ -2,6 +2,8 @@
 //!
 //! v2 is what machines run; v1 is there for hosts that still bind the controllers to it.
 
+mod usage;
+
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;

@@ -27,3 +27,13 @@ pub fn make_char(path: &Path, major: u32, minor: u32, mode: u32) -> io::Result<(
         Err(error) => Err(error.into()),
     }
 }
+
+/// The major number of a device.
+pub fn major(device: u64) -> u32 {
+    rustix::fs::major(device)
+}
+
+/// The minor number of a device.
+pub fn minor(device: u64) -> u32 {
+    rustix::fs::minor(device)
+}

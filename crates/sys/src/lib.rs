@@ -23,6 +23,7 @@ mod pci_names;
 pub mod poll;
 pub mod power;
 pub mod process;
+pub mod ptp;
 pub mod seccomp;
 pub mod signal;
 pub mod smbios;

@@ -54,6 +54,14 @@ pub mod ichor {
         tonic::include_proto!("ichor.node");
     }
 }
+/// What a node asks of containerd.
+pub mod containerd {
+    tonic::include_proto!("containerd");
+}
+/// What a node asks of the Kubernetes container runtime interface.
+pub mod cri {
+    tonic::include_proto!("runtime.v1");
+}
 /// Google's common messages.
 pub mod google {
     /// The status that rides on gRPC errors.

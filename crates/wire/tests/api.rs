@@ -123,8 +123,9 @@ fn stream(yes: bool) -> &'static str {
 
 fn facts_of_protos(set: &FileDescriptorSet) -> Facts {
     let mut facts = Facts::new();
-    let ours = |package: &str| package.starts_with("google.protobuf") || package.starts_with("ichor.");
-    for file in set.file.iter().filter(|f| !ours(f.package())) {
+    let other = ["google.protobuf", "ichor.", "containerd", "runtime."];
+    let others = |package: &str| other.iter().any(|prefix| package.starts_with(prefix));
+    for file in set.file.iter().filter(|f| !others(f.package())) {
         for message in &file.message_type {
             proto_message(file.package(), message, &mut facts);
         }

@@ -152,8 +152,32 @@ fn what_is_no_filter_is_refused_with_the_word() {
 #[test]
 fn any_words_are_read_without_panic_and_what_compiles_verifies() {
     const WORDS: &[&str] = &[
-        "tcp", "udp", "ip", "ip6", "arp", "ether", "src", "dst", "host", "net", "port", "portrange", "and", "or",
-        "not", "(", ")", "!", "10.0.0.1", "fd00::/8", "443", "1-2", "proto", "less", "02:00:00:00:00:01", "",
+        "tcp",
+        "udp",
+        "ip",
+        "ip6",
+        "arp",
+        "ether",
+        "src",
+        "dst",
+        "host",
+        "net",
+        "port",
+        "portrange",
+        "and",
+        "or",
+        "not",
+        "(",
+        ")",
+        "!",
+        "10.0.0.1",
+        "fd00::/8",
+        "443",
+        "1-2",
+        "proto",
+        "less",
+        "02:00:00:00:00:01",
+        "",
     ];
     let mut seed = 7_u64;
     for _ in 0..20_000 {

@@ -52,7 +52,7 @@ pub async fn generate_client_configuration(
         false => secrets.accepted_cas.iter().flat_map(|ca| ca.crt.to_vec()).collect(),
     };
     let context = Context::new(&endpoints, &String::from_utf8_lossy(&ca), &issued.crt, &issued.key);
-    let talosconfig = ClientConfig::single(&name, context).to_yaml();
+    let talosconfig = ClientConfig::single(&context_name(&roles, &name), context).to_yaml();
     let message = machine::GenerateClientConfiguration {
         metadata: None,
         ca,
@@ -71,6 +71,15 @@ fn lifetime(asked: Option<&prost_types::Duration>) -> Result<Duration, Status> {
     if time.is_zero() || time > MAX { Err(refused()) } else { Ok(time) }
 }
 
+/// A context is named after the cluster, and after the role if there is just one.
+fn context_name(roles: &RoleSet, cluster: &str) -> String {
+    let mut names = roles.iter();
+    match (names.next(), names.next()) {
+        (Some(role), None) => format!("{}@{cluster}", role.strip_prefix("os:").unwrap_or(role)),
+        _ => cluster.to_owned(),
+    }
+}
+
 /// The cluster's name, and where this node is reached.
 fn cluster(node: &Node) -> (String, Vec<String>) {
     let name =
@@ -85,4 +94,17 @@ fn cluster(node: &Node) -> (String, Vec<String>) {
         })
         .unwrap_or_default();
     (name.unwrap_or_default(), endpoints)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_carry_a_single_role() {
+        let roles = |names: &[&str]| RoleSet::parse(names);
+        assert_eq!(context_name(&roles(&["os:reader"]), "c"), "reader@c");
+        assert_eq!(context_name(&roles(&["os:etcd:backup"]), "c"), "etcd:backup@c");
+        assert_eq!(context_name(&roles(&["os:reader", "os:admin"]), "c"), "c");
+    }
 }

@@ -72,30 +72,41 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
     Ok(have)
 }
 
-/// Streams a tree as a gzip-compressed tar.
+/// Streams a tree as a gzip-compressed tar. What goes wrong once the path is known to be good is told
+/// inside the stream, last.
 pub async fn copy(request: machine::CopyRequest) -> Result<Response<Replies<common::Data>>, Status> {
-    let path = PathBuf::from(&request.root_path);
-    if !path.is_absolute() {
-        return Err(Status::unknown(format!("path is not absolute {}", request.root_path)));
+    if !request.root_path.starts_with('/') {
+        let shown = match request.root_path.as_str() {
+            "" => ".",
+            path => path,
+        };
+        return Err(Status::unknown(format!("path is not absolute {shown}")));
     }
     let path = reply::request_path(&request.root_path)?;
-    let checked = path.clone();
-    blocking(move || fs::metadata(&checked).map_err(|error| io_status("stat", &checked, &error))).await??;
-
-    let pieces = stream::unfold(Some(Archive::new(path)), |archive| async move {
+    let root = match blocking(move || root(path)).await? {
+        Ok(root) => root,
+        Err(error) => return Ok(streaming(stream::iter([Ok(data_error(error))]))),
+    };
+    let pieces = stream::unfold(Some(Archive::new(root)), |archive| async move {
         let mut archive = archive?;
         let step = blocking(move || archive.step().map(|step| (archive, step)));
         match step.await {
             Ok(Ok((archive, Step::Data(bytes)))) => Some((chunks(bytes, None), Some(archive))),
-            Ok(Ok((_, Step::End(bytes, errors)))) => {
-                let error = (!errors.is_empty()).then(|| errors.join("; "));
-                Some((chunks(bytes, error), None))
-            }
+            Ok(Ok((_, Step::End(bytes, error)))) => Some((chunks(bytes, error), None)),
             Ok(Err(error)) => Some((vec![Ok(data_error(error.to_string()))], None)),
             Err(status) => Some((vec![Err(status)], None)),
         }
     });
     Ok(streaming(pieces.flat_map(stream::iter)))
+}
+
+/// Where a walk begins: a link is followed to its end, everything else is taken as it is named.
+fn root(path: PathBuf) -> Result<PathBuf, String> {
+    let found = fs::symlink_metadata(&path).map_err(|error| io_text("lstat", &path, &error))?;
+    match found.is_symlink() {
+        true => fs::canonicalize(&path).map_err(|error| io_text("lstat", &path, &error)),
+        false => Ok(path),
+    }
 }
 
 fn chunks(bytes: Vec<u8>, error: Option<String>) -> Vec<Result<common::Data, Status>> {
@@ -111,8 +122,7 @@ fn chunks(bytes: Vec<u8>, error: Option<String>) -> Vec<Result<common::Data, Sta
 /// Streams directory entries.
 pub async fn list(request: machine::ListRequest) -> Result<Response<Replies<machine::FileInfo>>, Status> {
     let asked = reply::request_path(&request.root)?;
-    let root = blocking(move || fs::canonicalize(&asked).map_err(|error| io_status("lstat", &asked, &error)))
-        .await??;
+    let root = blocking(move || root(asked)).await?.map_err(Status::unknown)?;
     let depth = match (request.recurse, request.recursion_depth) {
         (false, _) => Some(1),
         (true, depth) => usize::try_from(depth).ok().filter(|depth| *depth > 0),
@@ -182,21 +192,30 @@ fn read_xattrs(path: &Path) -> Vec<machine::Xattr> {
         .collect()
 }
 
-/// Streams sizes of files and directories, each directory after what is in it.
+/// Streams sizes of files and directories, each directory after what is in it, one path after the other.
 pub async fn disk_usage(
     request: machine::DiskUsageRequest,
 ) -> Result<Response<Replies<machine::DiskUsageInfo>>, Status> {
-    let asked = reply::request_path(request.paths.first().map_or("/", String::as_str))?;
-    let root = blocking(move || fs::canonicalize(&asked).map_err(|error| io_status("lstat", &asked, &error)))
-        .await??;
-    let mut usage = Usage { walk: Walk::new(root, None), request, open: Vec::new(), ready: Vec::new() };
+    /// Paths in one request.
+    const PATHS_MAX: usize = 256;
+    if request.paths.len() > PATHS_MAX {
+        return Err(Status::invalid_argument(format!("at most {PATHS_MAX} paths in one request")));
+    }
+    let mut paths = Vec::with_capacity(request.paths.len());
+    for path in request.paths.iter().rev() {
+        paths.push(reply::request_path(path)?);
+    }
+    let mut usage = Usage { request, paths, current: None, open: Vec::new(), ready: Vec::new() };
     let next = move || usage.next_batch();
     Ok(streaming(stepped(next)))
 }
 
 struct Usage {
-    walk: Walk,
     request: machine::DiskUsageRequest,
+    /// Paths still to walk, last first.
+    paths: Vec<PathBuf>,
+    /// The walk of one path and the depth it starts at.
+    current: Option<(Walk, usize)>,
     /// Directories on the way to the current entry.
     open: Vec<(PathBuf, machine::DiskUsageInfo)>,
     ready: Vec<machine::DiskUsageInfo>,
@@ -205,35 +224,21 @@ struct Usage {
 impl Usage {
     fn next_batch(&mut self) -> Option<Vec<machine::DiskUsageInfo>> {
         for _ in 0..BATCH * 8 {
-            let Some(found) = self.walk.next() else {
-                while !self.open.is_empty() {
-                    self.close();
-                }
-                let rest = std::mem::take(&mut self.ready);
-                return (!rest.is_empty()).then_some(rest);
-            };
-            while self.open.last().is_some_and(|(dir, _)| !found.path.starts_with(dir)) {
-                self.close();
-            }
-            let mut info = machine::DiskUsageInfo {
-                metadata: None,
-                name: found.path.to_string_lossy().into_owned(),
-                relative_name: found.relative.to_string_lossy().into_owned(),
-                ..machine::DiskUsageInfo::default()
-            };
-            match &found.metadata {
-                Ok(metadata) => {
-                    info.size = i64::try_from(metadata.len()).unwrap_or(i64::MAX);
-                    if metadata.is_dir() {
-                        self.open.push((found.path, info));
-                    } else {
-                        self.emit(info, false);
+            match self.current.as_mut().map(|(walk, _)| walk.next()) {
+                Some(Some(found)) => self.take(found),
+                Some(None) => {
+                    while !self.open.is_empty() {
+                        self.close();
                     }
+                    self.current = None;
                 }
-                Err(error) => {
-                    info.error = io_text("lstat", &found.path, error);
-                    self.ready.push(info);
-                }
+                None => match self.paths.pop() {
+                    Some(path) => self.begin(path),
+                    None => {
+                        let rest = std::mem::take(&mut self.ready);
+                        return (!rest.is_empty()).then_some(rest);
+                    }
+                },
             }
             if self.ready.len() >= BATCH {
                 break;
@@ -242,23 +247,69 @@ impl Usage {
         Some(std::mem::take(&mut self.ready))
     }
 
-    fn close(&mut self) {
-        if let Some((_, info)) = self.open.pop() {
-            self.emit(info, true);
+    fn begin(&mut self, path: PathBuf) {
+        let name = path.to_string_lossy().into_owned();
+        match root(path) {
+            Ok(root) => {
+                let depth = depth(&root);
+                self.current = Some((Walk::new(root, None), depth));
+            }
+            Err(error) => self.ready.push(machine::DiskUsageInfo {
+                relative_name: name.clone(),
+                name,
+                error,
+                ..machine::DiskUsageInfo::default()
+            }),
         }
     }
 
-    fn emit(&mut self, info: machine::DiskUsageInfo, is_dir: bool) {
+    fn take(&mut self, found: Found) {
+        while self.open.last().is_some_and(|(dir, _)| !found.path.starts_with(dir)) {
+            self.close();
+        }
+        let mut info = machine::DiskUsageInfo {
+            metadata: None,
+            name: found.path.to_string_lossy().into_owned(),
+            relative_name: found.relative.to_string_lossy().into_owned(),
+            ..machine::DiskUsageInfo::default()
+        };
+        match &found.metadata {
+            Ok(metadata) => {
+                // The kernel's memory claims the size of the address space.
+                if found.path != Path::new("/proc/kcore") {
+                    info.size = i64::try_from(metadata.len()).unwrap_or(i64::MAX);
+                }
+                if metadata.is_dir() {
+                    self.open.push((found.path, info));
+                } else {
+                    if info.relative_name == "." {
+                        info.relative_name =
+                            found.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                    }
+                    self.emit(info, &found.path, false);
+                }
+            }
+            Err(error) => {
+                info.error = io_text("lstat", &found.path, error);
+                self.ready.push(info);
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some((path, info)) = self.open.pop() {
+            self.emit(info, &path, true);
+        }
+    }
+
+    fn emit(&mut self, info: machine::DiskUsageInfo, path: &Path, is_dir: bool) {
         if let Some((_, parent)) = self.open.last_mut() {
             parent.size = parent.size.saturating_add(info.size);
         }
-        let depth = match info.relative_name.as_str() {
-            "." => 0,
-            name => name.split('/').count(),
-        };
+        let start = self.current.as_ref().map_or(0, |(_, depth)| *depth);
         let limit = usize::try_from(self.request.recursion_depth).unwrap_or(0);
         let threshold = self.request.threshold;
-        let hidden = (limit > 0 && depth >= limit)
+        let hidden = (limit > 0 && depth(path).saturating_sub(start) >= limit)
             || (!is_dir && !self.request.all)
             || (threshold > 0 && info.size < threshold)
             || (threshold < 0 && info.size > threshold.saturating_neg());
@@ -266,6 +317,11 @@ impl Usage {
             self.ready.push(info);
         }
     }
+}
+
+/// Clients count the slashes of a path; what is right below the root is as deep as the root itself.
+fn depth(path: &Path) -> usize {
+    path.as_os_str().as_encoded_bytes().iter().filter(|byte| **byte == b'/').count()
 }
 
 /// A walk as a stream, a batch per blocking step.
@@ -403,7 +459,52 @@ mod tests {
         let packed: Vec<u8> = parts.iter().flat_map(|part| part.bytes.to_vec()).collect();
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&packed[..]));
         assert_eq!(archive.entries().unwrap().count(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_copy_of_nothing_tells_so_inside_the_stream() {
         let relative = copy(machine::CopyRequest { root_path: "etc".into() }).await.err().unwrap();
         assert_eq!(relative.message(), "path is not absolute etc");
+        let missing = machine::CopyRequest { root_path: "/../no/such".into() };
+        let parts = collect(copy(missing).await.unwrap()).await;
+        assert_eq!(parts.len(), 1);
+        let error = &parts[0].metadata.as_ref().unwrap().error;
+        assert_eq!(error, "lstat /no/such: no such file or directory");
+    }
+
+    #[tokio::test]
+    async fn a_link_as_root_is_followed() {
+        let dir = tree();
+        let link = text(&dir.path().join("link"));
+        let request = machine::ListRequest { root: link.clone(), ..machine::ListRequest::default() };
+        let entries = collect(list(request).await.unwrap()).await;
+        assert_eq!(entries[1].name, text(&dir.path().canonicalize().unwrap().join("sub/file")));
+        let parts = collect(copy(machine::CopyRequest { root_path: link }).await.unwrap()).await;
+        let packed: Vec<u8> = parts.iter().flat_map(|part| part.bytes.to_vec()).collect();
+        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&packed[..]));
+        assert_eq!(archive.entries().unwrap().count(), 2);
+        let missing = machine::ListRequest { root: "/no/such".into(), ..machine::ListRequest::default() };
+        let error = list(missing).await.err().unwrap();
+        assert_eq!(error.code(), tonic::Code::Unknown);
+        assert_eq!(error.message(), "lstat /no/such: no such file or directory");
+    }
+
+    #[tokio::test]
+    async fn usage_walks_every_path_and_tells_of_the_missing_ones() {
+        let dir = tree();
+        let ask = |threshold| machine::DiskUsageRequest {
+            recursion_depth: 0,
+            all: true,
+            threshold,
+            paths: vec!["/no/such".into(), text(&dir.path().join("sub")), text(&dir.path().join("sub/file"))],
+        };
+        let all = collect(disk_usage(ask(0)).await.unwrap()).await;
+        assert_eq!(all[0].error, "lstat /no/such: no such file or directory");
+        let names: Vec<&str> = all.iter().map(|info| info.relative_name.as_str()).collect();
+        assert_eq!(names, ["/no/such", "file", ".", "file"]);
+        let small = collect(disk_usage(ask(-10)).await.unwrap()).await;
+        assert_eq!(small.len(), 1, "only the error is smaller than ten bytes");
+        let large = collect(disk_usage(ask(70_001)).await.unwrap()).await;
+        assert_eq!(large.len(), 2, "the directory is the only large thing");
     }
 }

@@ -66,7 +66,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// What any peer may call in maintenance mode.
-const OPEN: [&str; 7] = [
+const OPEN: &[&str] = &[
     "/cosi.resource.State/Get",
     "/cosi.resource.State/List",
     "/cosi.resource.State/Watch",
@@ -74,10 +74,17 @@ const OPEN: [&str; 7] = [
     "/machine.MachineService/ApplyConfiguration",
     "/machine.MachineService/GenerateConfiguration",
     "/storage.StorageService/Disks",
+    "/storage.StorageService/BlockDeviceWipe",
 ];
 
 /// What an administrator (a peer over SideroLink) may call besides.
-const ADMIN: [&str; 2] = ["/machine.MachineService/Version", "/machine.MachineService/Reset"];
+const ADMIN: &[&str] = &[
+    "/machine.MachineService/Version",
+    "/machine.MachineService/Reset",
+    "/machine.MachineService/Upgrade",
+    "/machine.MachineService/MetaWrite",
+    "/machine.MachineService/MetaDelete",
+];
 
 /// Lets only the calls of maintenance mode through.
 #[derive(Debug, Clone)]

@@ -63,11 +63,14 @@ pub async fn cpu_freq_stats() -> Result<Response<machine::CpuFreqStatsResponse>,
                     let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/{name}");
                     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
                 };
-                let number = |name: &str| read(name).parse().unwrap_or(0);
+                // What the hardware says; not every driver tells, so what the governor wants comes second.
+                let number = |first: &str, second: &str| {
+                    read(first).parse().or_else(|_| read(second).parse()).unwrap_or(0)
+                };
                 machine::CpuFreqStats {
-                    current_frequency: number("scaling_cur_freq"),
-                    minimum_frequency: number("scaling_min_freq"),
-                    maximum_frequency: number("scaling_max_freq"),
+                    current_frequency: number("cpuinfo_cur_freq", "scaling_cur_freq"),
+                    minimum_frequency: number("cpuinfo_min_freq", "scaling_min_freq"),
+                    maximum_frequency: number("cpuinfo_max_freq", "scaling_max_freq"),
                     governor: read("scaling_governor"),
                 }
             })
@@ -94,8 +97,10 @@ pub async fn disk_stats() -> Result<Response<machine::DiskStatsResponse>, Status
 pub async fn processes() -> Result<Response<machine::ProcessesResponse>, Status> {
     let list =
         blocking(process::list).await?.map_err(|error| io_status("open", Path::new("/proc"), &error))?;
+    // What has no program is a thread of the kernel or dead; clients do not expect them.
     let processes = list
         .into_iter()
+        .filter(|process| !process.executable.is_empty())
         .map(|process| machine::ProcessInfo {
             pid: process.pid,
             ppid: process.ppid,

@@ -2,12 +2,16 @@
 
 use tonic::{Response, Status};
 
+use ichor_resource::block::{Disk, SystemDisk};
 use ichor_wire::machine;
 use ichor_wire::machine::reset_request::WipeMode;
 
 use crate::node::Node;
 use crate::sequencer::Request;
 use crate::sequencer::table::ResetRequest;
+
+/// Id of the one system disk.
+const SYSTEM_DISK: &str = "system-disk";
 
 /// System volumes a node without disks can clear.
 const CLEARABLE: [&str; 2] = ["STATE", "EPHEMERAL"];
@@ -54,12 +58,59 @@ pub fn shutdown(
     Ok(Response::new(machine::ShutdownResponse { messages: vec![message] }))
 }
 
+/// Goes back to the version before. There is none without an installation.
+pub fn rollback(node: &Node) -> Result<Response<machine::RollbackResponse>, Status> {
+    power_is_ours(node)?;
+    match node.state.find::<SystemDisk>("runtime", SYSTEM_DISK) {
+        None => Err(Status::failed_precondition("system disk not found")),
+        Some(_) => Err(Status::unimplemented("rollbacks come with installation, which is not there yet")),
+    }
+}
+
+/// Installs another version.
+pub fn upgrade(
+    node: &Node,
+    request: &machine::UpgradeRequest,
+) -> Result<Response<machine::UpgradeResponse>, Status> {
+    power_is_ours(node)?;
+    let image = &request.image;
+    if ichor_containerd::reference::normalize(image).is_none() {
+        return Err(Status::invalid_argument(format!(
+            "error validating installer image {image:?}: invalid reference format"
+        )));
+    }
+    match node.state.find::<SystemDisk>("runtime", SYSTEM_DISK) {
+        None => {
+            Err(Status::failed_precondition("system disk not found; this node runs without an installation"))
+        }
+        Some(_) => Err(Status::unimplemented("upgrades come with installation, which is not there yet")),
+    }
+}
+
 /// Starts the reset sequence, as far as this node can: its volumes are directories.
 pub fn reset(
     node: &Node,
     request: machine::ResetRequest,
 ) -> Result<Response<machine::ResetResponse>, Status> {
     let mode = request.mode();
+    let conflict = |mode: &str, parameter: &str| {
+        Err(Status::unknown(format!(
+            "reset failed: invalid input, wipe mode {mode} doesn't support {parameter} parameter"
+        )))
+    };
+    if !request.user_disks_to_wipe.is_empty() && mode == WipeMode::SystemDisk {
+        return conflict("SYSTEM_DISK", "UserDisksToWipe");
+    }
+    if !request.system_partitions_to_wipe.is_empty() && mode == WipeMode::UserDisks {
+        return conflict("USER_DISKS", "SystemPartitionsToWipe");
+    }
+    if let Some(device) = request
+        .user_disks_to_wipe
+        .iter()
+        .find(|device| !node.state.list::<Disk>("runtime").iter().any(|disk| disk.dev_path == **device))
+    {
+        return Err(Status::unknown(format!("reset user disk failed: device {device} wasn't found")));
+    }
     if !request.user_disks_to_wipe.is_empty() || mode == WipeMode::UserDisks {
         return Err(Status::unimplemented("wiping user disks is not supported yet"));
     }

@@ -7,22 +7,20 @@ use tonic::{Request, Response, Status};
 use ichor_wire::machine::machine_service_server::MachineService;
 use ichor_wire::{common, machine};
 
-use super::reply::Replies;
-use super::{client_config, configuration, files, host, lifecycle, streams};
+use super::reply::{Replies, Slots, holding};
+use super::{
+    capture, client_config, configuration, containers, files, generate, host, lifecycle, meta, sockets,
+    streams,
+};
+use crate::audit;
 use crate::node::Node;
 use crate::services::ServiceError;
 use crate::version;
 
 /// What the missing pieces are called in answers.
 mod missing {
-    pub(super) const CAPTURE: &str = "packet capture is not supported yet";
-    pub(super) const DISKS: &str =
-        "this node runs without an installed disk; upgrades and rollbacks come with installation";
     pub(super) const ETCD: &str = "this node does not run etcd yet";
     pub(super) const KUBERNETES: &str = "this node does not run Kubernetes yet";
-    pub(super) const META: &str = "this node has no META partition yet";
-    pub(super) const NETSTAT: &str = "the socket table is not supported yet";
-    pub(super) const RUNTIME: &str = "this node does not run a container runtime yet";
 }
 
 /// Whom a server answers.
@@ -34,17 +32,37 @@ pub enum ApiMode {
     Maintenance,
 }
 
+/// How many streams run at once, by what they cost. A stream that follows something costs a few kilobytes,
+/// one over files a thread's work at times, a capture up to 2.5 MiB in the kernel and here.
+#[derive(Clone)]
+struct Streams {
+    follow: Slots,
+    files: Slots,
+    captures: Slots,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self {
+            follow: Slots::new(1024, "followed logs and events"),
+            files: Slots::new(64, "streams of files"),
+            captures: Slots::new(8, "packet captures"),
+        }
+    }
+}
+
 /// The machine API over a node.
 #[derive(Clone)]
 pub struct Api {
     pub(super) node: Arc<Node>,
     pub(super) mode: ApiMode,
+    streams: Streams,
 }
 
 impl Api {
     /// An API over `node`.
     pub fn new(node: Arc<Node>, mode: ApiMode) -> Self {
-        Self { node, mode }
+        Self { node, mode, streams: Streams::default() }
     }
 }
 
@@ -118,28 +136,34 @@ impl MachineService for Api {
         &self,
         request: Request<machine::CopyRequest>,
     ) -> Result<Response<Self::CopyStream>, Status> {
-        files::copy(request.into_inner()).await
+        audit::target(request.extensions(), || request.get_ref().root_path.clone());
+        let place = self.streams.files.take()?;
+        Ok(holding(place, files::copy(request.into_inner()).await?))
     }
 
     async fn list(
         &self,
         request: Request<machine::ListRequest>,
     ) -> Result<Response<Self::ListStream>, Status> {
-        files::list(request.into_inner()).await
+        let place = self.streams.files.take()?;
+        Ok(holding(place, files::list(request.into_inner()).await?))
     }
 
     async fn disk_usage(
         &self,
         request: Request<machine::DiskUsageRequest>,
     ) -> Result<Response<Self::DiskUsageStream>, Status> {
-        files::disk_usage(request.into_inner()).await
+        let place = self.streams.files.take()?;
+        Ok(holding(place, files::disk_usage(request.into_inner()).await?))
     }
 
     async fn read(
         &self,
         request: Request<machine::ReadRequest>,
     ) -> Result<Response<Self::ReadStream>, Status> {
-        files::read(request.into_inner()).await
+        audit::target(request.extensions(), || request.get_ref().path.clone());
+        let place = self.streams.files.take()?;
+        Ok(holding(place, files::read(request.into_inner()).await?))
     }
 
     async fn reboot(
@@ -179,11 +203,9 @@ impl MachineService for Api {
 
     async fn generate_configuration(
         &self,
-        _request: Request<machine::GenerateConfigurationRequest>,
+        request: Request<machine::GenerateConfigurationRequest>,
     ) -> Result<Response<machine::GenerateConfigurationResponse>, Status> {
-        Err(Status::unimplemented(
-            "generating a configuration on the node is deprecated and not supported; use `gen config` on the client",
-        ))
+        generate::generate_configuration(&self.node, self.mode, request.into_inner()).await
     }
 
     async fn hostname(&self, _request: Request<()>) -> Result<Response<machine::HostnameResponse>, Status> {
@@ -194,7 +216,14 @@ impl MachineService for Api {
         &self,
         request: Request<machine::LogsRequest>,
     ) -> Result<Response<Self::LogsStream>, Status> {
-        streams::logs(&self.node.logs, request.get_ref())
+        audit::target(request.extensions(), || request.get_ref().id.clone());
+        let place = self.streams.follow.take()?;
+        let request = request.into_inner();
+        let reply = match streams::is_service(&request) {
+            true => streams::logs(&self.node.logs, &request)?,
+            false => containers::logs(&self.node, request).await?,
+        };
+        Ok(holding(place, reply))
     }
 
     async fn logs_containers(
@@ -209,14 +238,17 @@ impl MachineService for Api {
         &self,
         request: Request<machine::DmesgRequest>,
     ) -> Result<Response<Self::DmesgStream>, Status> {
-        streams::dmesg(self.node.own_kernel_log, &self.node.logs, request.into_inner())
+        let place = self.streams.follow.take()?;
+        let reply = streams::dmesg(self.node.own_kernel_log, &self.node.logs, request.into_inner())?;
+        Ok(holding(place, reply))
     }
 
     async fn events(
         &self,
         request: Request<machine::EventsRequest>,
     ) -> Result<Response<Self::EventsStream>, Status> {
-        streams::events(&self.node.events, request.get_ref())
+        let place = self.streams.follow.take()?;
+        Ok(holding(place, streams::events(&self.node.events, request.get_ref())?))
     }
 
     async fn service_list(
@@ -231,6 +263,7 @@ impl MachineService for Api {
         &self,
         request: Request<machine::ServiceStartRequest>,
     ) -> Result<Response<machine::ServiceStartResponse>, Status> {
+        audit::target(request.extensions(), || request.get_ref().id.clone());
         let id = request.into_inner().id;
         let services = &self.node.services;
         services.check_api(&id, "start").map_err(|error| service_status(&error))?;
@@ -243,6 +276,7 @@ impl MachineService for Api {
         &self,
         request: Request<machine::ServiceStopRequest>,
     ) -> Result<Response<machine::ServiceStopResponse>, Status> {
+        audit::target(request.extensions(), || request.get_ref().id.clone());
         let id = request.into_inner().id;
         let services = &self.node.services;
         services.check_api(&id, "stop").map_err(|error| service_status(&error))?;
@@ -255,6 +289,7 @@ impl MachineService for Api {
         &self,
         request: Request<machine::ServiceRestartRequest>,
     ) -> Result<Response<machine::ServiceRestartResponse>, Status> {
+        audit::target(request.extensions(), || request.get_ref().id.clone());
         let id = request.into_inner().id;
         let services = &self.node.services;
         services.check_api(&id, "restart").map_err(|error| service_status(&error))?;
@@ -286,9 +321,9 @@ impl MachineService for Api {
 
     async fn containers(
         &self,
-        _request: Request<machine::ContainersRequest>,
+        request: Request<machine::ContainersRequest>,
     ) -> Result<Response<machine::ContainersResponse>, Status> {
-        Err(Status::unimplemented(missing::RUNTIME))
+        containers::containers(&self.node, request.into_inner()).await
     }
 
     async fn etcd_member_list(
@@ -377,58 +412,59 @@ impl MachineService for Api {
 
     async fn restart(
         &self,
-        _request: Request<machine::RestartRequest>,
+        request: Request<machine::RestartRequest>,
     ) -> Result<Response<machine::RestartResponse>, Status> {
-        Err(Status::unimplemented(missing::RUNTIME))
+        containers::restart(&self.node, request.into_inner()).await
     }
 
     async fn rollback(
         &self,
-        _request: Request<machine::RollbackRequest>,
+        request: Request<machine::RollbackRequest>,
     ) -> Result<Response<machine::RollbackResponse>, Status> {
-        Err(Status::unimplemented(missing::DISKS))
+        let _ = request;
+        lifecycle::rollback(&self.node)
     }
 
     async fn stats(
         &self,
-        _request: Request<machine::StatsRequest>,
+        request: Request<machine::StatsRequest>,
     ) -> Result<Response<machine::StatsResponse>, Status> {
-        Err(Status::unimplemented(missing::RUNTIME))
+        containers::stats(&self.node, request.into_inner()).await
     }
 
     async fn upgrade(
         &self,
-        _request: Request<machine::UpgradeRequest>,
+        request: Request<machine::UpgradeRequest>,
     ) -> Result<Response<machine::UpgradeResponse>, Status> {
-        Err(Status::unimplemented(missing::DISKS))
+        lifecycle::upgrade(&self.node, &request.into_inner())
     }
 
     async fn netstat(
         &self,
-        _request: Request<machine::NetstatRequest>,
+        request: Request<machine::NetstatRequest>,
     ) -> Result<Response<machine::NetstatResponse>, Status> {
-        Err(Status::unimplemented(missing::NETSTAT))
+        sockets::netstat(request.into_inner()).await
     }
 
     async fn meta_write(
         &self,
-        _request: Request<machine::MetaWriteRequest>,
+        request: Request<machine::MetaWriteRequest>,
     ) -> Result<Response<machine::MetaWriteResponse>, Status> {
-        Err(Status::unimplemented(missing::META))
+        meta::write(&self.node, request.into_inner()).await
     }
 
     async fn meta_delete(
         &self,
-        _request: Request<machine::MetaDeleteRequest>,
+        request: Request<machine::MetaDeleteRequest>,
     ) -> Result<Response<machine::MetaDeleteResponse>, Status> {
-        Err(Status::unimplemented(missing::META))
+        meta::delete(&self.node, request.into_inner()).await
     }
 
     async fn image_pull(
         &self,
-        _request: Request<machine::ImagePullRequest>,
+        request: Request<machine::ImagePullRequest>,
     ) -> Result<Response<machine::ImagePullResponse>, Status> {
-        Err(Status::unimplemented(missing::RUNTIME))
+        containers::image_pull(&self.node, request.into_inner()).await
     }
 
     async fn etcd_snapshot(
@@ -444,15 +480,17 @@ impl MachineService for Api {
 
     async fn packet_capture(
         &self,
-        _request: Request<machine::PacketCaptureRequest>,
+        request: Request<machine::PacketCaptureRequest>,
     ) -> Result<Response<Self::PacketCaptureStream>, Status> {
-        Err(Status::unimplemented(missing::CAPTURE))
+        let place = self.streams.captures.take()?;
+        Ok(holding(place, capture::packet_capture(&self.node, request.get_ref())?))
     }
 
     async fn image_list(
         &self,
-        _request: Request<machine::ImageListRequest>,
+        request: Request<machine::ImageListRequest>,
     ) -> Result<Response<Self::ImageListStream>, Status> {
-        Err(Status::unimplemented(missing::RUNTIME))
+        let place = self.streams.files.take()?;
+        Ok(holding(place, containers::image_list(&self.node, request.into_inner()).await?))
     }
 }

@@ -14,7 +14,7 @@ use ichor_wire::time::time_service_server::TimeService;
 use ichor_wire::{cluster, inspect, storage, time};
 
 use super::machine::Api;
-use super::reply::{Replies, chain};
+use super::reply::{Replies, blocking, chain};
 
 /// A time server that does not answer within this is not there.
 const QUERY_MAX: Duration = Duration::from_secs(5);
@@ -45,22 +45,34 @@ impl TimeService for Api {
 }
 
 async fn query(server: &str) -> Result<Response<time::TimeResponse>, Status> {
-    if server.starts_with("/dev/") {
-        return Err(Status::unimplemented("PTP devices are not supported yet"));
-    }
-    let sample = tokio::time::timeout(QUERY_MAX, sntp::query_name(server, QUERY_MAX))
-        .await
-        .map_err(|_| Status::deadline_exceeded(format!("time server {server:?} does not answer")))?
-        .map_err(|error| {
-            Status::unknown(format!("error querying time server {server:?}: {}", chain(&error)))
-        })?;
+    let (localtime, remotetime) = match server.starts_with("/dev/") {
+        true => ask_device(server).await?,
+        false => ask_server(server).await?,
+    };
     let message = time::Time {
         metadata: None,
         server: server.to_owned(),
-        localtime: Some(timestamp(sample.local)),
-        remotetime: Some(timestamp(sample.remote)),
+        localtime: Some(timestamp(localtime)),
+        remotetime: Some(timestamp(remotetime)),
     };
     Ok(Response::new(time::TimeResponse { messages: vec![message] }))
+}
+
+async fn ask_server(server: &str) -> Result<(SystemTime, SystemTime), Status> {
+    let failed = |reason: String| Status::unknown(format!("error querying NTP server {server:?}: {reason}"));
+    let sample = tokio::time::timeout(QUERY_MAX, sntp::query_name(server, QUERY_MAX))
+        .await
+        .map_err(|_| failed("i/o timeout".to_owned()))?
+        .map_err(|error| failed(chain(&error)))?;
+    Ok((sample.local, sample.remote))
+}
+
+/// A clock that is a device of this machine.
+async fn ask_device(path: &str) -> Result<(SystemTime, SystemTime), Status> {
+    let device = super::reply::request_path(path)?;
+    blocking(move || ichor_sys::ptp::read(&device).map(|at| (SystemTime::now(), at)))
+        .await?
+        .map_err(|error| Status::unknown(format!("error querying PTP device {path:?}: {error}")))
 }
 
 fn timestamp(at: SystemTime) -> prost_types::Timestamp {
@@ -113,8 +125,15 @@ impl StorageService for Api {
 
     async fn block_device_wipe(
         &self,
-        _request: Request<storage::BlockDeviceWipeRequest>,
+        request: Request<storage::BlockDeviceWipeRequest>,
     ) -> Result<Response<storage::BlockDeviceWipeResponse>, Status> {
+        for wipe in &request.get_ref().devices {
+            let device = format!("/dev/{}", wipe.device);
+            let known = self.node.state.list::<Disk>("runtime").iter().any(|disk| disk.dev_path == device);
+            if !known {
+                return Err(Status::not_found(format!("blockdevice {:?} not found", wipe.device)));
+            }
+        }
         Err(Status::unimplemented("wiping block devices is not supported yet"))
     }
 }

@@ -178,7 +178,7 @@ pub fn cpu_info(text: &str) -> Vec<CpuInfo> {
 
 /// `/proc/net/dev`, with totals.
 pub fn network_devices(text: &str) -> NetworkDeviceStats {
-    let mut total = NetDev { name: "Total".to_owned(), ..NetDev::default() };
+    let mut total = NetDev::default();
     let mut devices = Vec::new();
     for line in text.lines().skip(2) {
         let Some((name, rest)) = line.split_once(':') else { continue };
@@ -206,6 +206,9 @@ pub fn network_devices(text: &str) -> NetworkDeviceStats {
         add_net(&mut total, &device);
         devices.push(device);
     }
+    let mut names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+    names.sort_unstable();
+    total.name = names.join(", ");
     NetworkDeviceStats { metadata: None, total: Some(total), devices }
 }
 
@@ -234,7 +237,7 @@ fn add_net(total: &mut NetDev, device: &NetDev) {
 
 /// `/proc/diskstats`, with totals.
 pub fn disk_stats(text: &str) -> DiskStats {
-    let mut total = DiskStat { name: "Total".to_owned(), ..DiskStat::default() };
+    let mut total = DiskStat::default();
     let mut devices = Vec::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -328,6 +331,7 @@ mod tests {
         );
         let total = stats.total.unwrap();
         assert_eq!((total.rx_bytes, total.tx_packets), (15, 4));
+        assert_eq!(total.name, "eth0, lo");
         assert_eq!(stats.devices[1].name, "eth0");
     }
 

@@ -3,9 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Response, Status};
 
 use ichor_wire::common;
@@ -19,6 +21,40 @@ pub const CHUNK: usize = 32 * 1024;
 /// A reply that is a stream.
 pub fn streaming<T>(stream: impl Stream<Item = Result<T, Status>> + Send + 'static) -> Response<Replies<T>> {
     Response::new(Box::pin(stream))
+}
+
+/// Bounds how many streams of a kind run at once.
+#[derive(Debug, Clone)]
+pub struct Slots {
+    free: Arc<Semaphore>,
+    what: &'static str,
+}
+
+impl Slots {
+    /// Room for `count` streams, called `what` in answers.
+    pub fn new(count: usize, what: &'static str) -> Self {
+        Self { free: Arc::new(Semaphore::new(count)), what }
+    }
+
+    /// Takes a place that is given back when the stream ends or is dropped.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` when all are taken.
+    pub fn take(&self) -> Result<OwnedSemaphorePermit, Status> {
+        Arc::clone(&self.free)
+            .try_acquire_owned()
+            .map_err(|_| Status::resource_exhausted(format!("too many {} at once", self.what)))
+    }
+}
+
+/// Keeps a place for as long as the reply is read.
+pub fn holding<T: 'static>(place: OwnedSemaphorePermit, reply: Response<Replies<T>>) -> Response<Replies<T>> {
+    reply.map(|stream| -> Replies<T> {
+        Box::pin(stream.map(move |item| {
+            let _ = &place;
+            item
+        }))
+    })
 }
 
 /// Bytes of a data stream.
@@ -94,6 +130,18 @@ pub fn request_path(text: &str) -> Result<PathBuf, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_is_free_again_when_its_stream_is_gone() {
+        let slots = Slots::new(1, "captures");
+        let empty = streaming(futures_util::stream::empty::<Result<(), Status>>());
+        let held = holding(slots.take().unwrap(), empty);
+        let refused = slots.take().unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+        assert_eq!(refused.message(), "too many captures at once");
+        drop(held);
+        assert!(slots.take().is_ok());
+    }
 
     #[test]
     fn paths_are_absolute_and_clean() {

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 /// Directories open at once below the root; deeper trees are cut there with an error.
 const DEPTH_MAX: usize = 256;
 
+/// Entries of one directory; their names are in memory at once.
+const ENTRIES_MAX: usize = 256 * 1024;
+
 /// One thing found.
 pub struct Found {
     /// Its full path.
@@ -57,7 +60,13 @@ impl Walk {
         }
         match fs::read_dir(dir) {
             Ok(entries) => {
-                let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+                let mut paths: Vec<PathBuf> =
+                    entries.flatten().take(ENTRIES_MAX + 1).map(|entry| entry.path()).collect();
+                if paths.len() > ENTRIES_MAX {
+                    paths.truncate(ENTRIES_MAX);
+                    let text = format!("only the first {ENTRIES_MAX} entries are shown");
+                    self.failed = Some((dir.to_path_buf(), io::Error::other(text)));
+                }
                 paths.sort_unstable_by(|a, b| b.cmp(a));
                 self.levels.push(paths);
             }

@@ -18,6 +18,8 @@ use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint, ServerTls, roles};
 use ichor_types::Cmdline;
 use ichor_wire::cosi::resource::state_client::StateClient;
 use ichor_wire::machine::machine_service_client::MachineServiceClient;
+use ichor_wire::storage::storage_service_client::StorageServiceClient;
+use ichor_wire::time::time_service_client::TimeServiceClient;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -47,6 +49,7 @@ impl Bench {
             state: dir.path().join("state"),
             run: dir.path().join("run"),
             ephemeral: dir.path().join("var"),
+            containerd: dir.path().join("containerd.sock"),
         };
         std::fs::create_dir_all(&paths.state).unwrap();
         std::fs::create_dir_all(paths.run.join("machined")).unwrap();
@@ -79,6 +82,14 @@ impl Bench {
 
     pub fn machine(&self) -> MachineServiceClient<Channel> {
         MachineServiceClient::new(self.channel())
+    }
+
+    pub fn storage(&self) -> StorageServiceClient<Channel> {
+        StorageServiceClient::new(self.channel())
+    }
+
+    pub fn time(&self) -> TimeServiceClient<Channel> {
+        TimeServiceClient::new(self.channel())
     }
 
     pub fn state(&self) -> StateClient<Channel> {

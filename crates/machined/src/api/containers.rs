@@ -1,0 +1,255 @@
+//! Containers: what runs, what it uses, what it says; and images.
+//!
+//! The node's own daemons are plain processes here. Clients expect them among the containers of the `system`
+//! namespace, and find them there.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::stream;
+use tonic::{Response, Status};
+
+use ichor_containerd::{Client, Container, Driver, KUBERNETES, Metrics, SYSTEM, reference};
+use ichor_sys::cgroup::{self, Cgroups};
+use ichor_wire::common::{ContainerDriver, ContainerdNamespace};
+use ichor_wire::{common, machine};
+
+use super::log_file;
+use super::reply::{Replies, blocking, streaming};
+use crate::node::Node;
+use crate::services::{Run, ServiceState};
+
+const SIGTERM: i32 = 15;
+
+/// Containers of one namespace.
+pub async fn containers(
+    node: &Node,
+    request: machine::ContainersRequest,
+) -> Result<Response<machine::ContainersResponse>, Status> {
+    let driver = driver(request.driver, &request.namespace)?;
+    let namespace = request.namespace;
+    let containers = all(node, driver, &namespace)
+        .await?
+        .into_iter()
+        .map(|found| machine::ContainerInfo {
+            namespace: namespace.clone(),
+            id: found.display,
+            image: found.image,
+            pid: found.pid,
+            status: found.status,
+            pod_id: found.pod,
+            name: found.name,
+            network_namespace: found.network_namespace,
+            internal_id: found.id,
+            uid: found.uid,
+        })
+        .collect();
+    let message = machine::Container { metadata: None, containers };
+    Ok(Response::new(machine::ContainersResponse { messages: vec![message] }))
+}
+
+/// Memory and processor time of the containers of one namespace.
+pub async fn stats(
+    node: &Node,
+    request: machine::StatsRequest,
+) -> Result<Response<machine::StatsResponse>, Status> {
+    let driver = driver(request.driver, &request.namespace)?;
+    let namespace = request.namespace;
+    let stats = all(node, driver, &namespace)
+        .await?
+        .into_iter()
+        .filter_map(|found| {
+            let metrics = found.metrics?;
+            Some(machine::Stat {
+                namespace: namespace.clone(),
+                id: found.display,
+                memory_usage: metrics.memory,
+                cpu_usage: metrics.cpu,
+                pod_id: found.pod,
+                name: found.name,
+            })
+        })
+        .collect();
+    let message = machine::Stats { metadata: None, stats };
+    Ok(Response::new(machine::StatsResponse { messages: vec![message] }))
+}
+
+/// Ends a container; whoever runs it starts it again.
+pub async fn restart(
+    node: &Node,
+    request: machine::RestartRequest,
+) -> Result<Response<machine::RestartResponse>, Status> {
+    let driver = driver(request.driver, &request.namespace)?;
+    let namespace = request.namespace.as_str();
+    let own = match namespace {
+        SYSTEM => daemons(node).await?.into_iter().find(|found| found.id == request.id),
+        _ => None,
+    };
+    match own.and_then(|daemon| i32::try_from(daemon.pid).ok()) {
+        Some(pid) => ichor_sys::signal::send(pid, SIGTERM)
+            .map_err(|error| Status::unknown(format!("signal {:?}: {error}", request.id)))?,
+        None => {
+            let (client, container) = find(node, driver, namespace, &request.id).await?;
+            client.stop(driver, namespace, &container).await?;
+        }
+    }
+    let message = machine::Restart { metadata: None };
+    Ok(Response::new(machine::RestartResponse { messages: vec![message] }))
+}
+
+/// Streams the log of a container.
+pub async fn logs(
+    node: &Node,
+    request: machine::LogsRequest,
+) -> Result<Response<Replies<common::Data>>, Status> {
+    let driver = driver(request.driver, &request.namespace)?;
+    let (_, container) = find(node, driver, &request.namespace, &request.id).await?;
+    let path = container.log.ok_or_else(|| Status::unknown("no log available"))?;
+    log_file::stream(path, usize::try_from(request.tail_lines).ok(), request.follow).await
+}
+
+/// Streams the images of a namespace.
+pub async fn image_list(
+    node: &Node,
+    request: machine::ImageListRequest,
+) -> Result<Response<Replies<machine::ImageListResponse>>, Status> {
+    let namespace = image_namespace(request.namespace)?;
+    let client = client(&node.paths.containerd);
+    let images = client.images(namespace).await?;
+    // Sizes are asked for one image at a time, as fast as the caller reads.
+    Ok(streaming(stream::unfold((client, images.into_iter()), move |(client, mut images)| async move {
+        let image = images.next()?;
+        let size = client.image_size(namespace, &image).await.unwrap_or(0);
+        let message = machine::ImageListResponse {
+            metadata: None,
+            name: image.name,
+            digest: image.digest,
+            size,
+            created_at: image.created,
+        };
+        Some((Ok(message), (client, images)))
+    })))
+}
+
+/// Pulls an image.
+pub async fn image_pull(
+    node: &Node,
+    request: machine::ImagePullRequest,
+) -> Result<Response<machine::ImagePullResponse>, Status> {
+    let namespace = image_namespace(request.namespace)?;
+    let name = reference::normalize(&request.reference).ok_or_else(|| {
+        Status::invalid_argument(format!("invalid image reference {:?}", request.reference))
+    })?;
+    client(&node.paths.containerd).pull(namespace, &name).await.map_err(|status| match status.code() {
+        tonic::Code::NotFound => Status::not_found(format!("error pulling image: {}", status.message())),
+        _ => status,
+    })?;
+    let message = machine::ImagePull { metadata: None };
+    Ok(Response::new(machine::ImagePullResponse { messages: vec![message] }))
+}
+
+fn image_namespace(asked: i32) -> Result<&'static str, Status> {
+    match ContainerdNamespace::try_from(asked) {
+        Ok(ContainerdNamespace::NsCri) => Ok(KUBERNETES),
+        Ok(ContainerdNamespace::NsSystem) => Ok(SYSTEM),
+        Ok(ContainerdNamespace::NsUnknown) => Err(Status::invalid_argument("invalid namespace NS_UNKNOWN")),
+        Err(_) => Err(Status::invalid_argument(format!("invalid namespace {asked}"))),
+    }
+}
+
+fn driver(asked: i32, namespace: &str) -> Result<Driver, Status> {
+    match ContainerDriver::try_from(asked) {
+        Ok(ContainerDriver::Containerd) => Ok(Driver::Containerd),
+        Ok(ContainerDriver::Cri) if namespace == KUBERNETES => Ok(Driver::Cri),
+        Ok(ContainerDriver::Cri) => Err(Status::unknown("CRI inspector is supported only for K8s namespace")),
+        Err(_) => Err(Status::unknown(format!("unsupported driver \"{asked}\""))),
+    }
+}
+
+fn client(socket: &Path) -> Client {
+    Client::new(socket)
+}
+
+/// Where the containers of a namespace are: the node has one containerd, unless it was given a second one.
+fn socket<'a>(node: &'a Node, namespace: &str, own: &'a Path) -> &'a Path {
+    if namespace == SYSTEM && own.exists() { own } else { &node.paths.containerd }
+}
+
+async fn all(node: &Node, driver: Driver, namespace: &str) -> Result<Vec<Container>, Status> {
+    let mut found = match namespace {
+        SYSTEM => daemons(node).await?,
+        _ => Vec::new(),
+    };
+    let own = node.paths.system_containerd();
+    let socket = socket(node, namespace, &own);
+    // The daemons run without containerd, and are all there is without it.
+    if namespace != SYSTEM || socket.exists() {
+        found.extend(client(socket).containers(driver, namespace).await?);
+    }
+    Ok(found)
+}
+
+async fn find(node: &Node, driver: Driver, namespace: &str, id: &str) -> Result<(Client, Container), Status> {
+    let missing = || Status::unknown(format!("container {id:?} not found"));
+    let own = node.paths.system_containerd();
+    let socket = socket(node, namespace, &own);
+    if namespace == SYSTEM && !socket.exists() {
+        return Err(missing());
+    }
+    let client = client(socket);
+    let container = client.container(driver, namespace, id).await?.ok_or_else(missing)?;
+    Ok((client, container))
+}
+
+/// The daemons that other systems of this kind run in containers.
+async fn daemons(node: &Node) -> Result<Vec<Container>, Status> {
+    let running = node.services.look(|spec, record| {
+        let contained = matches!(spec.id.as_str(), "apid" | "trustd") || spec.id.starts_with("ext-");
+        match &spec.run {
+            Run::Process(process) if contained && record.state() == ServiceState::Running => {
+                Some((spec.id.clone(), process.cgroup.clone().unwrap_or_default()))
+            }
+            Run::Process(_) | Run::Task(_) | Run::Nothing => None,
+        }
+    });
+    let running: Vec<(String, String)> = running.into_iter().flatten().collect();
+    blocking(move || {
+        let groups = Cgroups::detect(Path::new(cgroup::MOUNT_POINT)).ok().map(Arc::new);
+        running.into_iter().map(|(id, group)| daemon(id, &group, groups.as_deref())).collect()
+    })
+    .await
+}
+
+fn daemon(id: String, group: &str, groups: Option<&Cgroups>) -> Container {
+    let pids = groups.and_then(|groups| groups.pids(group).ok()).unwrap_or_default();
+    let metrics = groups.map(|groups| Metrics {
+        memory: groups.memory_used(group).unwrap_or(0),
+        cpu: groups.cpu_time(group).map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+    });
+    Container {
+        display: id.clone(),
+        name: id.clone(),
+        pod: id.clone(),
+        id,
+        status: "RUNNING".to_owned(),
+        pid: pids.first().and_then(|pid| u32::try_from(*pid).ok()).unwrap_or(0),
+        metrics,
+        ..Container::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_and_namespaces_are_checked() {
+        assert_eq!(driver(ContainerDriver::Containerd.into(), "anything").unwrap(), Driver::Containerd);
+        assert_eq!(driver(ContainerDriver::Cri.into(), KUBERNETES).unwrap(), Driver::Cri);
+        let refused = driver(ContainerDriver::Cri.into(), SYSTEM).unwrap_err();
+        assert_eq!(refused.message(), "CRI inspector is supported only for K8s namespace");
+        assert_eq!(driver(7, SYSTEM).unwrap_err().message(), "unsupported driver \"7\"");
+        assert_eq!(image_namespace(ContainerdNamespace::NsSystem.into()).unwrap(), SYSTEM);
+        assert_eq!(image_namespace(0).unwrap_err().code(), tonic::Code::InvalidArgument);
+    }
+}

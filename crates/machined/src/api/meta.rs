@@ -1,0 +1,48 @@
+//! Writes and deletions of META values.
+
+use tonic::{Response, Status};
+
+use ichor_ctl_runtime::MetaError;
+use ichor_wire::machine;
+
+use crate::node::Node;
+
+/// Keys are bytes.
+fn key(asked: u32) -> Result<u8, Status> {
+    u8::try_from(asked).map_err(|_| Status::invalid_argument("key must be a uint8"))
+}
+
+fn status(error: MetaError) -> Status {
+    match error {
+        MetaError::NotFound { .. } => Status::not_found("meta key not found"),
+        MetaError::NoSpace => Status::resource_exhausted("meta write failed"),
+        error => Status::unknown(error.to_string()),
+    }
+}
+
+fn supported(node: &Node) -> Result<(), Status> {
+    match node.platform.mode.owns_power() {
+        true => Ok(()),
+        false => Err(Status::failed_precondition("method is not supported in container mode")),
+    }
+}
+
+/// Sets a value.
+pub async fn write(
+    node: &Node,
+    request: machine::MetaWriteRequest,
+) -> Result<Response<machine::MetaWriteResponse>, Status> {
+    supported(node)?;
+    node.meta.set(key(request.key)?, request.value).await.map_err(status)?;
+    Ok(Response::new(machine::MetaWriteResponse { messages: vec![machine::MetaWrite { metadata: None }] }))
+}
+
+/// Takes a value away.
+pub async fn delete(
+    node: &Node,
+    request: machine::MetaDeleteRequest,
+) -> Result<Response<machine::MetaDeleteResponse>, Status> {
+    supported(node)?;
+    node.meta.delete(key(request.key)?).await.map_err(status)?;
+    Ok(Response::new(machine::MetaDeleteResponse { messages: vec![machine::MetaDelete { metadata: None }] }))
+}

@@ -64,10 +64,13 @@ pub fn verify(program: &[Instruction]) -> Result<(), BadProgram> {
 fn check(at: usize, instruction: Instruction, len: usize) -> Result<(), BadProgram> {
     let Instruction { op, jt, jf, k } = instruction;
     let unknown = Err(BadProgram::Unknown { at, op });
+    if op > 0xff {
+        return unknown;
+    }
     match op & 0x07 {
         LD => match (op & 0xe0, op & 0x18) {
             (ABS, W | H | B) => {
-                let known = |offset: u32| offset % 4 == 0 && offset < ANCILLARY_END;
+                let known = |offset: u32| offset.is_multiple_of(4) && offset < ANCILLARY_END;
                 match k.checked_sub(ANCILLARY) {
                     Some(offset) if !known(offset) => Err(BadProgram::Ancillary(at)),
                     _ => Ok(()),
@@ -96,17 +99,14 @@ fn check(at: usize, instruction: Instruction, len: usize) -> Result<(), BadProgr
             Ok(skip) if skip < len - at - 1 => Ok(()),
             _ => Err(BadProgram::Jump(at)),
         },
-        JMP if (JEQ..=JSET).contains(&(op & 0xf0)) && op & 0xff00 == 0 => {
-            match usize::from(jt.max(jf)) < len - at - 1 {
-                true => Ok(()),
-                false => Err(BadProgram::Jump(at)),
-            }
-        }
+        JMP if (JEQ..=JSET).contains(&(op & 0xf0)) => match usize::from(jt.max(jf)) < len - at - 1 {
+            true => Ok(()),
+            false => Err(BadProgram::Jump(at)),
+        },
         RET if op == RET | K || op == RET | A => Ok(()),
         MISC if op == MISC | TAX || op == MISC | TXA => Ok(()),
         _ => unknown,
     }
-    .and_then(|()| if op > 0xff { Err(BadProgram::Unknown { at, op }) } else { Ok(()) })
 }
 
 fn word(at: usize, k: u32) -> Result<(), BadProgram> {

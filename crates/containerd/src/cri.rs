@@ -178,6 +178,16 @@ fn pid(info: &Value) -> u32 {
     info.get("pid").and_then(Value::as_u64).and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0)
 }
 
+/// What the verbose part of an answer says.
+pub(crate) fn with_info(info: &HashMap<String, String>) -> Container {
+    let info = verbose(info);
+    Container {
+        pid: pid(&info),
+        network_namespace: network_namespace(&info).unwrap_or_default(),
+        ..Container::default()
+    }
+}
+
 fn network_namespace(info: &Value) -> Option<String> {
     let namespaces = info.get("runtimeSpec")?.get("linux")?.get("namespaces")?.as_array()?;
     let network =

@@ -71,10 +71,10 @@ impl Client {
         let mut manifest = self.content(namespace, &image.digest).await?;
         if image.media_type.contains("index") || image.media_type.contains("manifest.list") {
             let chosen = choose(&manifest).ok_or_else(|| Status::not_found("no image for this platform"))?;
-            total += chosen.1;
+            total = total.saturating_add(chosen.1);
             manifest = self.content(namespace, &chosen.0).await?;
         }
-        Ok(total + parts_size(&manifest))
+        Ok(total.saturating_add(parts_size(&manifest)))
     }
 
     /// Pulls an image, unless it is there already.
@@ -89,10 +89,7 @@ impl Client {
         if namespace == KUBERNETES {
             // This way uses the mirrors and credentials configured for Kubernetes.
             let request = PullImageRequest { image: Some(ImageSpec { image: reference.to_owned() }) };
-            return self
-                .call_within("/runtime.v1.ImageService/PullImage", "", &request, PULL_MAX)
-                .await
-                .map(|()| ());
+            return self.call_within("/runtime.v1.ImageService/PullImage", "", &request, PULL_MAX).await;
         }
         let source = OciRegistry {
             reference: reference.to_owned(),
@@ -120,6 +117,13 @@ impl Client {
         serde_json::from_slice(&bytes)
             .map_err(|error| Status::internal(format!("cannot read the manifest {digest}: {error}")))
     }
+}
+
+/// Reads a manifest as a pull would, and gives something that depends on all of it.
+pub(crate) fn measure(bytes: &[u8]) -> u32 {
+    let manifest: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let chosen = choose(&manifest).map_or(0, |(_, size)| size);
+    u32::try_from(parts_size(&manifest).saturating_add(chosen)).unwrap_or(u32::MAX)
 }
 
 fn any(type_url: &str, message: &impl Message) -> prost_types::Any {

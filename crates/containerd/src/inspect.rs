@@ -172,7 +172,8 @@ fn annotation(wire: &Wire, name: &str) -> Option<String> {
     Some(spec.get("annotations")?.get(name)?.as_str()?.to_owned())
 }
 
-fn usage(metric: Metric) -> Option<Metrics> {
+/// Reads the counters of one container; those of an unknown kind are `None`.
+pub(crate) fn usage(metric: Metric) -> Option<Metrics> {
     let data = metric.data?;
     match data.type_url.rsplit('/').next()? {
         "io.containerd.cgroups.v1.Metrics" => {
@@ -193,6 +194,12 @@ fn usage(metric: Metric) -> Option<Metrics> {
         }
         _ => None,
     }
+}
+
+/// Containers as if each had a process.
+pub(crate) fn all_running(found: &[Wire]) -> Vec<Container> {
+    let task = Task { pid: 1, status: TaskStatus::Running.into(), ..Task::default() };
+    by_pod(found.iter().map(|wire| container(wire, &task, &Images::default(), &HashMap::new())).collect())
 }
 
 /// Puts the containers of a pod behind its first one, pods in the order they were found.

@@ -5,6 +5,8 @@
 
 mod call;
 mod cri;
+#[doc(hidden)]
+pub mod fuzzing;
 mod image;
 mod inspect;
 pub mod reference;

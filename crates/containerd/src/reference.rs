@@ -1,7 +1,9 @@
 //! Names of images.
 
-/// Longest reference that is taken.
-const LEN_MAX: usize = 1024;
+/// Longest registry and repository together.
+const NAME_MAX: usize = 255;
+/// Longest reference that is looked at: name, tag and digest.
+const LEN_MAX: usize = NAME_MAX + 128 + 80;
 
 /// A reference in its full form: registry, repository, tag or digest. `nginx` becomes
 /// `docker.io/library/nginx:latest`; what is no reference is `None`.
@@ -30,7 +32,8 @@ pub fn normalize(text: &str) -> Option<String> {
         let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
         edge(part.as_bytes().first()) && edge(part.as_bytes().last()) && part.bytes().all(inner)
     };
-    if registry.is_empty() || !repository.split('/').all(part) {
+    let fits = registry.len() + 1 + repository.len() <= NAME_MAX;
+    if registry.is_empty() || !fits || !repository.split('/').all(part) {
         return None;
     }
     let tag = match (tag, digest) {

@@ -164,6 +164,7 @@ async fn a_capture_is_a_file_and_its_place_is_free_when_the_caller_goes() {
 }
 
 #[tokio::test]
+#[allow(deprecated, reason = "deprecated for clients; the node still answers")]
 async fn configurations_are_generated_on_the_node_but_not_on_workers() {
     let bench = Bench::start().await;
     let request = machine::GenerateConfigurationRequest {

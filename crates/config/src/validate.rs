@@ -6,6 +6,7 @@ mod kinds;
 mod labels;
 mod machine;
 mod network;
+mod runtime_spec;
 mod text;
 mod volumes;
 

@@ -212,6 +212,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_second_trial_returns_to_the_first() {
+        let (_dir, store) = bench();
+        let change = store.change().await;
+        change.activate(&Bytes::from_static(b"old")).unwrap();
+        change.try_for(&Bytes::from_static(b"first"), Duration::from_millis(20)).unwrap();
+        change.try_for(&Bytes::from_static(b"second"), Duration::from_millis(60)).unwrap();
+        drop(change);
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        assert_eq!(text(store.active()), "second", "the first timer is gone");
+        eventually("the return of the first", || text(store.active()) == "first").await;
+    }
+
+    #[tokio::test]
+    async fn a_trial_does_not_outlive_the_program() {
+        let (dir, store) = bench();
+        let change = store.change().await;
+        change.persist(&Bytes::from_static(b"kept")).await.unwrap();
+        change.activate(&Bytes::from_static(b"kept")).unwrap();
+        change.try_for(&Bytes::from_static(b"tried"), Duration::from_secs(60)).unwrap();
+        drop(change);
+        // A new program knows the disk alone.
+        let (state, _clock) = ichor_testkit::state();
+        let disk = Arc::new(StateDir::new(dir.path()));
+        let after = ConfigStore::new(state, disk, Handle::current());
+        assert_eq!(after.load().await.unwrap().as_deref(), Some(&b"kept"[..]));
+        assert_eq!(text(after.active()), "");
+    }
+
+    #[tokio::test]
     async fn accepting_a_configuration_ends_the_trial() {
         let (_dir, store) = bench();
         let change = store.change().await;

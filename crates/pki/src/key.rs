@@ -98,9 +98,31 @@ pub struct PrivateKey {
     spki: Vec<u8>,
 }
 
+/// Searches for the primes of one key at most; more cores bring ever less.
+const SEARCHES_MAX: usize = 4;
+
 impl PrivateKey {
-    /// Makes a new key. RSA takes about a second.
+    /// Makes a new key. RSA takes about half a second: primes are searched on up to [`SEARCHES_MAX`] cores at once,
+    /// and the first key found is taken. The other searches end with their keys unused, or with the program.
     pub fn generate(algorithm: KeyAlgorithm) -> Result<Self, PkiError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if algorithm != KeyAlgorithm::Rsa4096 || cores < 2 {
+            return Self::search(algorithm);
+        }
+        let (found, first) = std::sync::mpsc::sync_channel(SEARCHES_MAX);
+        for _ in 1..cores.min(SEARCHES_MAX) {
+            let found = found.clone();
+            // Without another thread the search goes on in this one.
+            let _ = std::thread::Builder::new().spawn(move || found.send(Self::search(algorithm)));
+        }
+        let own = std::thread::Builder::new().spawn(move || found.send(Self::search(algorithm)));
+        match own {
+            Ok(_) => first.recv().unwrap_or(Err(PkiError::Generate)),
+            Err(_) => Self::search(algorithm),
+        }
+    }
+
+    fn search(algorithm: KeyAlgorithm) -> Result<Self, PkiError> {
         let signer = match algorithm {
             KeyAlgorithm::Ed25519 => Ed25519KeyPair::generate().map(Signer::Ed25519),
             KeyAlgorithm::EcdsaP256 => {

@@ -10,6 +10,7 @@ mod look;
 mod node;
 mod parse;
 pub mod resolve;
+mod tabs;
 
 pub use emit::{EmitOptions, emit, emit_all, emit_with};
 pub use error::{Error, ErrorKind};

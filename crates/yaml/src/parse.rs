@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use granit_parser::{Event, Options, Parser, ScalarStyle, Tag};
+use granit_parser::{Event, Options, Parser, ScalarStyle, StructureStyle, Tag};
 
 use crate::{
     error::{Error, ErrorKind},
     node::{Document, Node, Scalar, Span, Style, Value},
     resolve::Resolved,
+    tabs::Tabs,
 };
 
 /// Bounds on what is read; everything beyond is an error with a position.
@@ -41,7 +42,7 @@ pub fn parse(text: &str) -> Result<Vec<Document>, Error> {
 pub fn parse_with(text: &str, limits: Limits) -> Result<Vec<Document>, Error> {
     if text.len() > limits.bytes {
         let kind = ErrorKind::TooLong { actual: text.len(), limit: limits.bytes };
-        return Err(Error::new(kind, Span { line: 1, column: 1, offset: 0, end: 0 }));
+        return Err(Error::new(kind, Span::START));
     }
     let mut options = Options::default();
     options.set_emit_comments(false);
@@ -49,6 +50,7 @@ pub fn parse_with(text: &str, limits: Limits) -> Result<Vec<Document>, Error> {
     options.flow_nesting_limit = limits.depth + 1;
     options.block_nesting_limit = limits.depth + 1;
     let mut builder = Builder::new(limits);
+    let mut tabs = Tabs::of(text);
     for next in Parser::new_from_str_with_options(text, options) {
         let (event, span) = next.map_err(|error| {
             let mark = error.marker();
@@ -56,9 +58,24 @@ pub fn parse_with(text: &str, limits: Limits) -> Result<Vec<Document>, Error> {
             let span = Span { line: mark.line() as u32, column: mark.col() as u32 + 1, offset, end: offset };
             Error::new(ErrorKind::Syntax(error.info()), span)
         })?;
+        if let Some(tabs) = &mut tabs {
+            note_tabs(tabs, &event, place(&span));
+        }
         builder.event(event, place(&span))?;
     }
+    tabs.map_or(Ok(()), |tabs| tabs.check())?;
     Ok(builder.documents)
+}
+
+fn note_tabs(tabs: &mut Tabs<'_>, event: &Event<'_>, span: Span) {
+    match event {
+        Event::Scalar(..) => tabs.scalar(span),
+        Event::SequenceStart(style, ..) | Event::MappingStart(style, ..) => {
+            tabs.open(*style == StructureStyle::Flow, span);
+        }
+        Event::SequenceEnd | Event::MappingEnd => tabs.close(span),
+        _ => {}
+    }
 }
 
 fn place(span: &granit_parser::Span) -> Span {

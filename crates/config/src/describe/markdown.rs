@@ -15,6 +15,23 @@ pub struct Page {
     pub text: String,
 }
 
+/// How the schema differs from the published one of the original.
+const SCHEMA: &str = "
+## The JSON schema
+
+`ichorctl config schema` prints a schema of all documents, for editors. It has the keys of the original's published
+schema. Where the two differ, ours says what is really read:
+
+| Key | Difference |
+| --- | --- |
+| every deprecated key and what is below | missing there although other keys are forbidden; here, marked as deprecated |
+| `KubeSpanEndpointsConfig` with `extraAnnouncedEndpoints` | the kind is called `KubeSpanEndpoints` there |
+| `RegistryTLSConfig`: `clientIdentity.cert` | called `clientIdentity.crt` there |
+| `machine.acceptedCAs[].crt`, `cluster.acceptedCAs[].crt` | an object there: `machine.acceptedCAs.crt`, `cluster.acceptedCAs.crt` |
+| `cluster.apiServer.resources.requests`, `cluster.apiServer.resources.limits`, and the same of `cluster.controllerManager.resources.requests`, `cluster.controllerManager.resources.limits`, `cluster.scheduler.resources.requests`, `cluster.scheduler.resources.limits` | left open there |
+| texts with a fixed set of values | any text there; here they are listed |
+";
+
 /// All pages: an index and one page per document.
 pub fn pages() -> Vec<Page> {
     let mut pages = Vec::new();
@@ -28,6 +45,7 @@ pub fn pages() -> Vec<Page> {
         index.push_str(&format!("| [{title}]({}) | {summary} |\n", file(kind)));
         pages.push(Page { file: file(kind), text: page(kind, object, named) });
     }
+    index.push_str(SCHEMA);
     pages.insert(0, Page { file: "README.md".to_owned(), text: index });
     pages
 }

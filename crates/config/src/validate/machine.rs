@@ -2,7 +2,7 @@
 
 use ichor_types::{MachineType, subnet};
 
-use super::{Mode, Report, cluster, labels, network};
+use super::{Mode, Report, cluster, labels, network, runtime_spec};
 use crate::{
     model::Path,
     v1alpha1::{Config, MachineConfig, encryption::Encryption, install::InstallConfig},
@@ -49,6 +49,7 @@ pub(super) fn check(report: &mut Report<'_>, config: &Config, mode: Mode) {
     }
     check_disks(report, machine);
     check_kubelet(report, machine);
+    check_runtime_spec(report, machine);
     if let Some(encryption) = &machine.system_disk_encryption {
         let path = path.key("systemDiskEncryption");
         let volumes =
@@ -208,6 +209,14 @@ fn check_kubelet(report: &mut Report<'_>, machine: &MachineConfig) {
             report.error(&path.key("extraConfig").key(field), message);
         }
     }
+}
+
+fn check_runtime_spec(report: &mut Report<'_>, machine: &MachineConfig) {
+    let path = Path::of("machine.baseRuntimeSpecOverrides");
+    let overrides = machine.base_runtime_spec_overrides.entries();
+    runtime_spec::check(overrides, &path, &mut |at, problem| {
+        report.error(at, format!("failed to unmarshal base runtime spec overrides: {problem}"));
+    });
 }
 
 fn check_encryption(report: &mut Report<'_>, path: &Path, label: &str, encryption: &Encryption) {

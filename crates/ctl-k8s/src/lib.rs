@@ -1,16 +1,34 @@
 //! Controllers of what Kubernetes should know about the node.
 //!
-//! So far the wishes only: labels, annotations and taints from the configuration. Who carries them
-//! to the API server comes with Kubernetes itself.
+//! So far what the configuration asks for: settings of the control plane and its kubelets, labels, annotations and
+//! taints. Who carries them out comes with Kubernetes itself.
 
+pub mod args;
+pub mod images;
+pub mod kubelet;
+pub mod names;
+pub mod settings;
 pub mod wishes;
 
 use ichor_cosi::{RegisterError, Runtime};
 
 /// Adds the family to a runtime.
-pub fn register(runtime: &Runtime) -> Result<(), RegisterError> {
+pub fn register(runtime: &Runtime, host: kubelet::Host) -> Result<(), RegisterError> {
+    runtime.register(names::NodenameController)?;
+    runtime.register(names::NodeIpConfigController)?;
+    runtime.register(names::NodeIpController)?;
+    runtime.register(kubelet::KubeletConfigController)?;
+    runtime.register(kubelet::KubeletSpecController::new(host))?;
     runtime.register(wishes::NodeLabelSpecController)?;
     runtime.register(wishes::NodeAnnotationSpecController)?;
     runtime.register(wishes::NodeTaintSpecController)?;
+    runtime.register(settings::ApiServerController)?;
+    runtime.register(settings::AdmissionController)?;
+    runtime.register(settings::AuditPolicyController)?;
+    runtime.register(settings::AuthorizationController)?;
+    runtime.register(settings::ControllerManagerController)?;
+    runtime.register(settings::SchedulerController)?;
+    runtime.register(settings::BootstrapManifestsController)?;
+    runtime.register(settings::ExtraManifestsController)?;
     Ok(())
 }

@@ -48,7 +48,13 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         kubernetes: Path::new(KUBELET_RUNTIME).exists(),
     };
     ichor_ctl_runtime::register(runtime, ports)?;
-    ichor_ctl_k8s::register(runtime)?;
+    let host = ichor_ctl_k8s::kubelet::Host {
+        cgroup_root: "/".to_owned(),
+        protect_kernel: ichor_sys::power::in_first_pid_namespace(),
+        cgroup_v1: ichor_sys::cgroup::Cgroups::detect(Path::new(ichor_sys::cgroup::MOUNT_POINT))
+            .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Split),
+    };
+    ichor_ctl_k8s::register(runtime, host)?;
     Ok(())
 }
 

@@ -4,9 +4,11 @@
 //! taints. Who carries them out comes with Kubernetes itself.
 
 pub mod args;
+pub mod files;
 pub mod images;
 pub mod kubelet;
 pub mod names;
+pub mod pods;
 pub mod settings;
 pub mod wishes;
 

@@ -1,29 +1,44 @@
 //! The commands, and the table that holds them all.
 
 pub mod apply;
+pub mod audit;
+pub mod cgroups;
 pub mod cluster;
 pub mod completion;
 pub mod config;
+pub mod containers;
 pub mod copy;
 pub mod edit;
+pub mod etcd;
 pub mod events;
 pub mod files;
 pub mod gen_config;
 pub mod gen_pki;
 pub mod get;
+pub mod image;
+pub mod image_cert;
 pub mod inject;
 pub mod inspect;
+pub mod kubernetes;
 pub mod lifecycle;
 pub mod logs;
 pub mod machineconfig;
 pub mod memory;
+pub mod meta;
 pub mod mounts;
+pub mod netstat;
+pub mod old;
 pub mod patch;
+pub mod pcap;
 pub mod processes;
 pub mod service;
+pub mod support;
 pub mod time;
+pub mod upgrade;
+pub mod usage;
 pub mod version;
 pub mod why;
+pub mod wipe;
 
 use crate::table::{Command, Group};
 
@@ -36,27 +51,52 @@ pub static ROOT: Command = Command {
            Connection flags (-n, -e, --talosconfig, --context) may stand before or after the command.",
     subcommands: &[
         &apply::APPLY,
+        &audit::AUDIT,
+        &etcd::BOOTSTRAP,
+        &cgroups::CGROUPS,
         &config::CONFIG,
+        &kubernetes::CONFORMANCE,
+        &containers::CONTAINERS,
         &copy::COPY,
         &logs::DMESG,
         &edit::EDIT,
+        &etcd::ETCD,
         &events::EVENTS,
         &get::GET,
+        &kubernetes::HEALTH,
+        &image::IMAGE,
         &inspect::INSPECT,
+        &kubernetes::KUBECONFIG,
         &files::LIST,
         &logs::LOGS,
         &memory::MEMORY,
+        &meta::META,
         &mounts::MOUNTS,
+        &netstat::NETSTAT,
         &patch::PATCH,
+        &pcap::PCAP,
         &processes::PROCESSES,
         &files::READ,
         &lifecycle::REBOOT,
         &lifecycle::RESET,
+        &containers::RESTART,
+        &upgrade::ROLLBACK,
+        &kubernetes::ROTATE_CA,
         &service::SERVICE,
         &lifecycle::SHUTDOWN,
+        &containers::STATS,
+        &support::SUPPORT,
         &time::TIME,
+        &upgrade::UPGRADE,
+        &kubernetes::UPGRADE_K8S,
+        &usage::USAGE,
         &version::VERSION,
         &why::WHY,
+        &wipe::WIPE,
+        &old::CRASHDUMP,
+        &old::DISKS,
+        &old::INTERFACES,
+        &old::ROUTES,
         &gen_config::GEN,
         &inject::INJECT,
         &machineconfig::MACHINECONFIG,

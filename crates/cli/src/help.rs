@@ -57,7 +57,7 @@ fn push_commands(out: &mut String, path: &[&'static Command]) {
         if members.is_empty() {
             continue;
         }
-        let heading = if grouped { heading } else { "Commands" };
+        let heading = if grouped { heading } else { "Available Commands" };
         let _ = write!(out, "\n{heading}:\n");
         for sub in members {
             let _ = writeln!(out, "  {:width$}{}", sub.name, sub.about);
@@ -103,10 +103,10 @@ fn flag_right(flag: &Flag) -> String {
 
 fn shown_default(flag: &Flag) -> Option<String> {
     match (flag.kind, flag.default) {
-        (_, "" | "false") | (Kind::Int, "0") => None,
+        (_, "" | "false") | (Kind::Int | Kind::Int32, "0") | (Kind::Duration, "0s") => None,
         (Kind::Text, text) => Some(format!("\"{text}\"")),
         (Kind::List | Kind::Repeated, text) => Some(format!("[{text}]")),
-        (Kind::Bool | Kind::Int | Kind::Duration, text) => Some(text.to_owned()),
+        (Kind::Bool | Kind::Int | Kind::Int32 | Kind::Duration, text) => Some(text.to_owned()),
     }
 }
 

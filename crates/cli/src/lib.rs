@@ -1,7 +1,9 @@
 //! `ichorctl`: commands, their table, and what they print.
 
+pub mod cgroups;
 pub mod cmd;
 pub mod complete;
+pub mod credentials;
 pub mod explain;
 pub mod failure;
 pub mod files;
@@ -10,14 +12,17 @@ pub mod help;
 pub mod identity;
 pub mod machineconfig;
 pub mod output;
+pub mod packets;
 pub mod parse;
 pub mod profile;
 pub mod session;
+pub mod support;
 pub mod table;
 pub mod tabs;
 pub mod term;
 pub mod text;
 pub mod why;
+pub mod zip;
 
 use std::io::{Write as _, stdout};
 use std::process::ExitCode;

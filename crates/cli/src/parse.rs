@@ -154,10 +154,19 @@ impl Reader<'_> {
         match flag.kind {
             Kind::Bool if truth(&value).is_none() => return Err(bad("not true or false")),
             Kind::Int if value.parse::<i64>().is_err() => return Err(bad("not a whole number")),
+            Kind::Int32 if value.parse::<i32>().is_err() => {
+                return Err(bad("not a whole number of 32 bits"));
+            }
             Kind::Duration if text::parse_duration(&value).is_none() => {
                 return Err(bad("not a duration such as 30s or 1h30m"));
             }
-            Kind::Bool | Kind::Int | Kind::Duration | Kind::Text | Kind::List | Kind::Repeated => {}
+            Kind::Bool
+            | Kind::Int
+            | Kind::Int32
+            | Kind::Duration
+            | Kind::Text
+            | Kind::List
+            | Kind::Repeated => {}
         }
         if flag.name == "help" && truth(&value) == Some(true) {
             self.help = true;

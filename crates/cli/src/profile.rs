@@ -28,6 +28,9 @@ impl Loaded {
 /// Resolves the flags of `call` and the client configuration.
 pub fn load(call: &Call) -> Result<Loaded, Failure> {
     let (config, _) = open(call)?;
+    if let Ok((name, context)) = profile::context(&config, call.some_text("context")) {
+        crate::credentials::check(name, context)?;
+    }
     let profile =
         Profile::resolve(&config, &overrides(call)).map_err(|error| explain(&error, Some(&config)))?;
     Ok(Loaded { nodes: profile.nodes.clone(), profile })

@@ -20,7 +20,7 @@ pub struct Session {
     client: Client,
     /// The machines, as they were named.
     pub nodes: Vec<String>,
-    /// The name for replies that carry none: the only node, else the address at the other end.
+    /// The name for replies that carry none: the address at the other end.
     pub label: String,
     /// Calls name their machines; not so when talking to a machine without configuration.
     routed: bool,
@@ -39,6 +39,7 @@ impl Session {
         }
         let client = profile.client()?;
         let peer = connect(&client).await?;
+        crate::credentials::renew_if_wanted(call, &client).await;
         Ok(Self::over(client, profile.nodes, peer, true))
     }
 
@@ -62,11 +63,7 @@ impl Session {
     }
 
     fn over(client: Client, nodes: Vec<String>, peer: String, routed: bool) -> Self {
-        let label = match nodes.as_slice() {
-            [only] => only.clone(),
-            _ => peer,
-        };
-        Self { client, nodes, label, routed }
+        Self { client, nodes, label: peer, routed }
     }
 
     /// Waits for the answer to a question, and says so when it takes long.
@@ -74,12 +71,12 @@ impl Session {
         term::patient(&format!("waiting for {}", self.nodes.join(", ")), question).await
     }
 
-    /// A client whose calls go to all machines.
+    /// A client whose calls go to all machines. One machine is asked the same way as many, so that replies
+    /// and errors carry its name and look alike.
     pub fn all(&self) -> Client {
-        match self.nodes.as_slice() {
-            _ if !self.routed => self.client.clone(),
-            [only] => self.client.to_node(only),
-            nodes => self.client.to(Target::Nodes(nodes.to_vec())),
+        match self.routed {
+            false => self.client.clone(),
+            true => self.client.to(Target::Nodes(self.nodes.clone())),
         }
     }
 
@@ -99,9 +96,34 @@ impl Session {
             [node] => Ok(self.node(node)),
             _ => Err(Failure::new(format!(
                 "command \"{}\" is not supported with multiple nodes",
-                call.command().name
+                call.path[1..].iter().map(|command| command.name).collect::<Vec<_>>().join(" ")
             ))
             .hint("name one machine with `-n ADDRESS`")),
+        }
+    }
+
+    /// Reads a stream to its end and hands every message to `take` with its machine. Errors of single
+    /// machines go to `errors`, to be told when everything else is.
+    pub async fn read<T: Reply>(
+        &self,
+        doing: &str,
+        stream: Result<tonic::Response<tonic::Streaming<T>>, Status>,
+        mut take: impl FnMut(String, T) -> Result<(), Failure>,
+        errors: &mut StreamErrors,
+    ) -> Result<(), Failure> {
+        let mut stream = stream.map_err(|status| explain::status(doing, &status))?.into_inner();
+        loop {
+            match stream.message().await {
+                Ok(Some(message)) => match ichor_client::sort(message, &self.label) {
+                    Ok((node, message)) => take(node, message)?,
+                    Err(error) => errors.push(error),
+                },
+                Ok(None) => return Ok(()),
+                Err(status) => {
+                    errors.broken(&self.label, &status);
+                    return Ok(());
+                }
+            }
         }
     }
 

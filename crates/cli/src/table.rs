@@ -155,6 +155,11 @@ impl Flag {
         Self::new(name, Kind::Int, default, help)
     }
 
+    /// A flag that holds a whole number of 32 bits.
+    pub const fn int32(name: &'static str, default: &'static str, help: &'static str) -> Self {
+        Self::new(name, Kind::Int32, default, help)
+    }
+
     /// A flag that holds a list, comma separated or repeated.
     pub const fn list(name: &'static str, help: &'static str) -> Self {
         Self::new(name, Kind::List, "", help)
@@ -200,6 +205,8 @@ pub enum Kind {
     Text,
     /// A whole number, signed.
     Int,
+    /// A whole number that fits 32 bits, signed.
+    Int32,
     /// Texts, comma separated or repeated.
     List,
     /// Texts, repeated; commas belong to the text.
@@ -215,6 +222,7 @@ impl Kind {
             Kind::Bool => "",
             Kind::Text => "string",
             Kind::Int => "int",
+            Kind::Int32 => "int32",
             Kind::List => "strings",
             Kind::Repeated => "stringArray",
             Kind::Duration => "duration",

@@ -1,4 +1,8 @@
-//! Tables whose columns are as wide as their widest cell, with a gap of three spaces and no borders.
+//! Tables as the original client aligns them: a gap of three spaces, no borders, and a column that is as
+//! wide as its widest cell among neighbouring rows that have it.
+//!
+//! The last cell of a row ends the line: it is never padded and makes no column wider. A row without a column
+//! therefore ends that column, and rows after it start a new one with a width of its own.
 
 use std::fmt::Write as _;
 
@@ -9,7 +13,6 @@ const GAP: usize = 3;
 #[derive(Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
-    widths: Vec<usize>,
 }
 
 impl Table {
@@ -22,19 +25,7 @@ impl Table {
 
     /// Adds a row; it may be shorter than others. Line ends inside a cell become spaces.
     pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
-        let cells: Vec<String> = cells.into_iter().map(|cell| one_line(cell.into())).collect();
-        for (index, cell) in cells.iter().enumerate() {
-            // The last cell of a row ends the line and pushes nothing to the right of it.
-            if index + 1 == cells.len() {
-                break;
-            }
-            let width = cell.chars().count();
-            match self.widths.get_mut(index) {
-                Some(known) => *known = width.max(*known),
-                None => self.widths.push(width),
-            }
-        }
-        self.rows.push(cells);
+        self.rows.push(cells.into_iter().map(|cell| one_line(cell.into())).collect());
     }
 
     /// True when there is nothing to print.
@@ -42,22 +33,43 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The lines so far. Later rows keep at least the widths of these, so a watch stays aligned.
+    /// The lines so far; rows after this are aligned among themselves.
     pub fn take(&mut self) -> String {
+        let rows = std::mem::take(&mut self.rows);
+        let widths = widths(&rows);
         let mut out = String::new();
-        for row in std::mem::take(&mut self.rows) {
+        for (row, widths) in rows.iter().zip(&widths) {
             for (index, cell) in row.iter().enumerate() {
-                if index + 1 == row.len() {
-                    out.push_str(cell);
-                } else {
-                    let width = self.widths[index] + GAP;
-                    let _ = write!(out, "{cell:width$}");
+                match widths.get(index) {
+                    Some(width) => {
+                        let _ = write!(out, "{cell:width$}");
+                    }
+                    None => out.push_str(cell),
                 }
             }
             out.push('\n');
         }
         out
     }
+}
+
+/// For every row the widths of its cells, the last one's left out.
+fn widths(rows: &[Vec<String>]) -> Vec<Vec<usize>> {
+    let mut widths: Vec<Vec<usize>> = rows.iter().map(|row| vec![0; row.len().saturating_sub(1)]).collect();
+    let columns = widths.iter().map(Vec::len).max().unwrap_or_default();
+    for column in 0..columns {
+        let mut start = 0;
+        while start < rows.len() {
+            let length = widths[start..].iter().take_while(|row| row.len() > column).count();
+            let block = start..start + length;
+            let widest = rows[block.clone()].iter().map(|row| row[column].chars().count()).max();
+            for row in &mut widths[block] {
+                row[column] = widest.unwrap_or_default() + GAP;
+            }
+            start += length.max(1);
+        }
+    }
+    widths
 }
 
 fn one_line(cell: String) -> String {
@@ -100,12 +112,25 @@ mod tests {
     }
 
     #[test]
-    fn later_rows_keep_the_widths_of_earlier_ones() {
+    fn a_short_row_ends_the_columns_it_lacks() {
+        let mut table = Table::with_header(["NODE", "ID", "EVENT", "ACTOR"]);
+        table.row(["10.5.0.2", "dbso03hsdrpg", "machine.SequenceEvent"]);
+        table.row(["", "boot", "STOP"]);
+        expect![[r#"
+            NODE       ID             EVENT   ACTOR
+            10.5.0.2   dbso03hsdrpg   machine.SequenceEvent
+                       boot           STOP
+        "#]]
+        .assert_eq(&table.take());
+    }
+
+    #[test]
+    fn rows_after_a_print_are_aligned_among_themselves() {
         let mut table = Table::with_header(["NODE", "ID"]);
         table.row(["10.5.0.200", "x"]);
         table.take();
         table.row(["n", "y"]);
-        assert_eq!(table.take(), "n            y\n");
+        assert_eq!(table.take(), "n   y\n");
     }
 
     #[test]

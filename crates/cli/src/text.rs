@@ -40,17 +40,23 @@ pub fn go_time(time: Timestamp) -> String {
     format!("{date} {clock} +0000 UTC")
 }
 
-/// A time as `Jan 2 2006 15:04:05`.
-pub fn file_time(time: Timestamp) -> String {
+/// The time of a file: `Jan  2 15:04:05` in the last half year, `Jan  2 2006 15:04` before; in UTC.
+pub fn file_time(time: Timestamp, now: Timestamp) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const HALF_YEAR: i64 = 180 * 24 * 3600;
     let text = rfc3339(time);
     let (date, clock) = text.split_once('T').unwrap_or((&text, ""));
     let mut parts = date.split('-');
     let year = parts.next().unwrap_or_default();
     let month = parts.next().and_then(|month| month.parse::<usize>().ok()).unwrap_or(1);
     let day = parts.next().unwrap_or_default().trim_start_matches('0');
-    format!("{} {day} {year} {}", MONTHS[(month + 11) % 12], clock.get(..8).unwrap_or_default())
+    let month = MONTHS[(month + 11) % 12];
+    if now.as_second() - time.as_second() < HALF_YEAR {
+        format!("{month} {day:>2} {}", clock.get(..8).unwrap_or_default())
+    } else {
+        format!("{month} {day:>2} {year} {}", clock.get(..5).unwrap_or_default())
+    }
 }
 
 /// The date of a time as `2025-01-01`.
@@ -61,6 +67,11 @@ pub fn date(time: Timestamp) -> String {
 /// A size in powers of a thousand, two digits at most: `1.2 GB`.
 pub fn bytes(size: u64) -> String {
     scaled(size, 1000.0, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
+}
+
+/// A size in powers of 1024, two digits at most: `1.2 GiB`.
+pub fn binary_bytes(size: u64) -> String {
+    scaled(size, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])
 }
 
 fn scaled(size: u64, base: f64, units: &[&str]) -> String {
@@ -85,6 +96,7 @@ pub fn relative(then: Timestamp, now: Timestamp) -> String {
     const WEEK: i64 = 7 * DAY;
     const MONTH: i64 = 30 * DAY;
     const YEAR: i64 = 12 * MONTH;
+    const LONG: i64 = 37 * YEAR;
     let seconds = now.as_second() - then.as_second();
     let direction = if seconds >= 0 { "ago" } else { "from now" };
     let distance = seconds.abs();
@@ -98,6 +110,7 @@ pub fn relative(then: Timestamp, now: Timestamp) -> String {
         MONTH..YEAR => (distance / MONTH, "month"),
         // A year and a half is nearer to two.
         YEAR.. if distance < 18 * MONTH => (1, "year"),
+        YEAR.. if distance >= LONG => return format!("a long while {direction}"),
         YEAR.. => ((distance / YEAR).max(2), "year"),
         _ => return "now".to_owned(),
     };
@@ -206,6 +219,7 @@ mod tests {
         assert_eq!(bytes(7), "7 B");
         assert_eq!(bytes(1_234_567), "1.2 MB");
         assert_eq!(bytes(82_854_982), "83 MB");
+        assert_eq!(binary_bytes(82_854_982), "79 MiB");
     }
 
     #[test]
@@ -222,5 +236,8 @@ mod tests {
         assert_eq!(date(time), "2025-01-01");
         assert_eq!(since(time, "2025-01-01T00:01:39Z".parse().unwrap()), "1m34s");
         assert_eq!(relative("2026-01-01T00:00:00Z".parse().unwrap(), time), "1 year from now");
+        assert_eq!(relative("1970-01-01T00:00:00Z".parse().unwrap(), time), "a long while ago");
+        assert_eq!(file_time(time, time), "Jan  1 00:00:05");
+        assert_eq!(file_time(time, "2025-08-01T00:00:00Z".parse().unwrap()), "Jan  1 2025 00:00");
     }
 }

@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 
 use http::Request;
 use http::header::HeaderValue;
+use ichor_wire::cluster::cluster_service_client::ClusterServiceClient;
 use ichor_wire::cosi::resource::state_client::StateClient;
 use ichor_wire::ichor::node::node_service_client::NodeServiceClient;
 use ichor_wire::inspect::inspect_service_client::InspectServiceClient;
@@ -85,6 +86,11 @@ impl Client {
     /// What only this system answers.
     pub fn node(&self) -> NodeServiceClient<Routed> {
         NodeServiceClient::new(self.routed())
+    }
+
+    /// Health of the cluster.
+    pub fn cluster(&self) -> ClusterServiceClient<Routed> {
+        ClusterServiceClient::new(self.routed())
     }
 
     /// Disks and wiping.

@@ -69,14 +69,14 @@ impl Payload {
         Some(match self {
             Payload::Hello | Payload::Unknown => return None,
             Payload::Sequence(event) => {
-                let mut text = event.action().as_str_name().to_lowercase();
-                if let Some(error) = &event.error {
-                    text = format!("{text}: error: {}", error.message);
-                }
+                let text = match &event.error {
+                    Some(error) => format!("error: {}", error.message),
+                    None => event.action().as_str_name().to_owned(),
+                };
                 (event.sequence.clone(), text)
             }
-            Payload::Phase(event) => (event.phase.clone(), event.action().as_str_name().to_lowercase()),
-            Payload::Task(event) => (event.task.clone(), event.action().as_str_name().to_lowercase()),
+            Payload::Phase(event) => (event.phase.clone(), event.action().as_str_name().to_owned()),
+            Payload::Task(event) => (event.task.clone(), event.action().as_str_name().to_owned()),
             Payload::ServiceState(event) => {
                 (event.service.clone(), format!("{}: {}", event.action().as_str_name(), event.message))
             }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use ichor_wire::common::Metadata;
 use ichor_wire::ichor::node;
-use ichor_wire::{common, inspect, machine, storage, time};
+use ichor_wire::{cluster, common, inspect, machine, storage, time};
 use tonic::{Code, Status};
 
 /// A message that says which machine it comes from.
@@ -24,28 +24,52 @@ macro_rules! replies {
 }
 
 replies!(
+    cluster::HealthCheckProgress,
     common::Data,
     common::Empty,
     inspect::ControllerRuntimeDependency,
     machine::ApplyConfiguration,
+    machine::Bootstrap,
     machine::Container,
+    machine::DiskUsageInfo,
+    machine::EtcdAlarm,
+    machine::EtcdAlarmDisarm,
+    machine::EtcdDefragment,
+    machine::EtcdDowngradeCancel,
+    machine::EtcdDowngradeEnable,
+    machine::EtcdDowngradeValidate,
+    machine::EtcdForfeitLeadership,
+    machine::EtcdLeaveCluster,
+    machine::EtcdMembers,
+    machine::EtcdRecover,
+    machine::EtcdRemoveMemberById,
+    machine::EtcdStatus,
     machine::Event,
     machine::FileInfo,
-    machine::DiskUsageInfo,
     machine::GenerateClientConfiguration,
     machine::Hostname,
+    machine::ImageListResponse,
+    machine::ImagePull,
     machine::LogsContainer,
     machine::Memory,
+    machine::MetaDelete,
+    machine::MetaWrite,
     machine::Mounts,
+    machine::Netstat,
     machine::Process,
     machine::Reboot,
     machine::Reset,
+    machine::Restart,
+    machine::Rollback,
     machine::ServiceList,
     machine::ServiceRestart,
     machine::ServiceStart,
     machine::ServiceStop,
     machine::Shutdown,
+    machine::Stats,
+    machine::Upgrade,
     machine::Version,
+    storage::BlockDeviceWipe,
     node::Why,
     storage::Disks,
     time::Time,

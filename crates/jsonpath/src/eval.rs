@@ -74,6 +74,30 @@ pub(crate) fn render(
     Ok(())
 }
 
+/// Appends the values the parts find in `data`.
+pub(crate) fn collect(
+    parts: &[Part],
+    data: &Value,
+    allow_missing: bool,
+    found: &mut Vec<Value>,
+) -> Result<(), EvalError> {
+    for part in parts {
+        match part {
+            Part::Text(text) => found.push(Value::String(text.clone())),
+            Part::Action(steps) => {
+                let values = walk(steps, vec![Cow::Borrowed(data)], allow_missing)?;
+                found.extend(values.into_iter().map(Cow::into_owned));
+            }
+            Part::Range(steps, body) => {
+                for value in walk(steps, vec![Cow::Borrowed(data)], allow_missing)? {
+                    collect(body, &value, allow_missing, found)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 fn walk<'a>(steps: &[Step], mut values: Values<'a>, allow_missing: bool) -> Result<Values<'a>, EvalError> {
     for step in steps {
         values = match step {

@@ -97,6 +97,13 @@ impl Path {
         eval::render(&self.parts, data, self.allow_missing_keys, &mut out)?;
         Ok(out)
     }
+
+    /// Everything the template finds in a value, one by one; text between actions counts as found.
+    pub fn results(&self, data: &Value) -> Result<Vec<Value>, EvalError> {
+        let mut found = Vec::new();
+        eval::collect(&self.parts, data, self.allow_missing_keys, &mut found)?;
+        Ok(found)
+    }
 }
 
 #[cfg(test)]

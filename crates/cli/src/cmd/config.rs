@@ -28,6 +28,7 @@ pub static CONFIG: Command = Command {
         &INFO,
         &MERGE,
         &NEW,
+        &RENEW,
         &machine::DIFF,
         &machine::EXPLAIN,
         &machine::SCHEMA,
@@ -127,6 +128,26 @@ static NEW: Command = Command {
     run: Some(new::run),
     ..Command::EMPTY
 };
+
+static RENEW: Command = Command {
+    name: "renew",
+    about: "Get a new client certificate while the old one is valid",
+    long: "Asks the endpoint for a client certificate with the roles of the old one, tries it, and puts it in the\n\
+           place of the old one; everything else in the file stays. Commands warn from 60 days before a certificate\n\
+           ends; with ICHOR_AUTO_RENEW=1 in the environment they renew it by themselves.",
+    examples: &["config renew", "config renew --context production --crt-ttl 720h"],
+    flags: &[Flag::duration(
+        "crt-ttl",
+        "0s",
+        "how long the certificate is valid; as long as the old one was when left out",
+    )],
+    run: Some(renew),
+    ..Command::EMPTY
+};
+
+fn renew(call: &Call) -> Result<(), Failure> {
+    crate::session::block_on(crate::credentials::renew(call))
+}
 
 fn merge(call: &Call) -> Result<(), Failure> {
     let path = std::path::Path::new(call.arg(0));

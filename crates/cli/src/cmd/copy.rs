@@ -28,7 +28,7 @@ pub static COPY: Command = Command {
     long: "Copies a path of the machine as an archive. `-` writes the gzip-compressed tar archive to standard\n\
            output; a directory gets its contents, without owners.",
     examples: &["copy /etc ./etc", "copy /system/state - > state.tar.gz"],
-    args: Args::between("SRC -|DIR", 2, 2).complete(&[Complete::Nothing, Complete::File]),
+    args: Args::between("<src-path> -|<local-path>", 2, 2).complete(&[Complete::Nothing, Complete::File]),
     run: Some(run),
     ..Command::EMPTY
 };

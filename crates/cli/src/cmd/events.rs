@@ -19,7 +19,7 @@ pub static EVENTS: Command = Command {
     about: "Stream runtime events",
     examples: &["events --tail -1", "events --duration 10m"],
     flags: &[
-        Flag::int("tail", "0", "start with this many past events; -1 means all"),
+        Flag::int32("tail", "0", "start with this many past events; -1 means all"),
         Flag::duration("duration", "0s", "start with the events of this time"),
         Flag::text("since", "start after the event with this id"),
         Flag::text("actor-id", "events of this actor only"),
@@ -46,13 +46,13 @@ fn run(call: &Call) -> Result<(), Failure> {
             stream.map_err(|status| explain::status("error fetching events", &status))?.into_inner();
         let mut errors = StreamErrors::default();
         let mut table = header();
-        print(&table.take())?;
         loop {
             match stream.message().await {
                 Ok(Some(event)) => match sort(event, &session.label) {
                     Ok((node, event)) => {
-                        push(&mut table, &node, &event);
-                        print(&table.take())?;
+                        if push(&mut table, &node, &event) {
+                            print(&table.take())?;
+                        }
                     }
                     Err(error) => errors.push(error),
                 },
@@ -73,9 +73,10 @@ pub fn header() -> Table {
 }
 
 /// Adds an event as two lines: where and what, then who and why. Unknown payloads are skipped.
-pub fn push(table: &mut Table, node: &str, event: &Event) {
-    let Some((source, message)) = payload(event).describe() else { return };
+pub fn push(table: &mut Table, node: &str, event: &Event) -> bool {
+    let Some((source, message)) = payload(event).describe() else { return false };
     let kind = event.data.as_ref().map(|data| data.type_url.as_str()).unwrap_or_default();
     table.row([node, &event.id, kind]);
-    table.row(["", "", &event.actor_id, &source, &message]);
+    table.row([&event.actor_id, &source, &message]);
+    true
 }

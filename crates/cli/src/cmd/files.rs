@@ -2,7 +2,7 @@
 
 use std::io::{Write as _, stdout};
 
-use ichor_client::sort;
+use ichor_client::{NodeError, sort};
 use ichor_wire::machine::list_request::Type;
 use ichor_wire::machine::{FileInfo, ListRequest, ReadRequest};
 use jiff::Timestamp;
@@ -23,12 +23,12 @@ pub static LIST: Command = Command {
     group: Group::Machines,
     about: "List a directory",
     examples: &["ls -l /etc", "ls --recurse --type f /system/state"],
-    args: Args::between("[PATH]", 0, 1),
+    args: Args::between("[path]", 0, 1),
     flags: &[
         Flag::switch("long", "show mode, owner, size and time").short('l'),
         Flag::switch("humanize", "show sizes and times for people").short('H'),
         Flag::switch("recurse", "list everything below").short('r'),
-        Flag::int("depth", "1", "list this many levels").short('d'),
+        Flag::int32("depth", "1", "list this many levels").short('d'),
         Flag::list("type", "only files (f), directories (d), links (l, L)")
             .short('t')
             .complete(Complete::Words(&["f", "d", "l", "L"])),
@@ -44,7 +44,7 @@ pub static READ: Command = Command {
     group: Group::Machines,
     about: "Print a file",
     examples: &["read /etc/os-release"],
-    args: Args::between("PATH", 1, 1),
+    args: Args::between("<path>", 1, 1),
     run: Some(read),
     ..Command::EMPTY
 };
@@ -53,7 +53,8 @@ fn list(call: &Call) -> Result<(), Failure> {
     if call.on("recurse") && call.given("depth") {
         return Err(Failure::new("only one of the flags --recurse and --depth can be used at once"));
     }
-    let types = call.list("type").iter().map(|letter| file_type(letter)).collect::<Result<Vec<_>, _>>()?;
+    let letters = call.list("type");
+    let types = letters.iter().flat_map(|text| text.chars()).map(file_type).collect::<Result<Vec<_>, _>>()?;
     let depth = i32::try_from(call.int("depth")).unwrap_or(1);
     let request = ListRequest {
         root: if call.args.is_empty() { "/".to_owned() } else { call.arg(0).to_owned() },
@@ -69,15 +70,15 @@ fn list(call: &Call) -> Result<(), Failure> {
             stream.map_err(|status| explain::status("error fetching the list", &status))?.into_inner();
         let mut errors = StreamErrors::default();
         let mut entries = Vec::new();
-        let plain = session.nodes.len() == 1 && !call.on("long");
         loop {
             match stream.message().await {
                 Ok(Some(message)) => match sort(message, &session.label) {
-                    Ok((_, info)) if info.error.is_empty() && plain => {
-                        print(&format!("{}\n", info.relative_name))?
-                    }
                     Ok((node, info)) if info.error.is_empty() => entries.push((node, info)),
-                    Ok((node, info)) => eprintln!("{node}: error reading file {}: {}", info.name, info.error),
+                    Ok((node, info)) => errors.push(NodeError {
+                        node,
+                        text: format!("error reading file {}: {}", info.name, info.error),
+                        code: None,
+                    }),
                     Err(error) => errors.push(error),
                 },
                 Ok(None) => break,
@@ -87,18 +88,16 @@ fn list(call: &Call) -> Result<(), Failure> {
                 }
             }
         }
-        if !plain && !entries.is_empty() {
-            print(&table_text(&entries, call.on("long"), call.on("humanize"), Timestamp::now()))?;
-        }
+        print(&table_text(&entries, call.on("long"), call.on("humanize"), Timestamp::now()))?;
         errors.finish()
     })
 }
 
-fn file_type(letter: &str) -> Result<i32, Failure> {
+fn file_type(letter: char) -> Result<i32, Failure> {
     Ok(match letter {
-        "f" => Type::Regular,
-        "d" => Type::Directory,
-        "l" | "L" => Type::Symlink,
+        'f' => Type::Regular,
+        'd' => Type::Directory,
+        'l' | 'L' => Type::Symlink,
         other => {
             return Err(Failure::new(format!("invalid file type: {other}")).hint("use f, d, l or L"));
         }
@@ -126,7 +125,7 @@ pub fn table_text(entries: &[(String, FileInfo)], long: bool, humanize: bool, no
             info.uid.to_string(),
             info.gid.to_string(),
             if humanize { text::bytes(size) } else { size.to_string() },
-            if humanize { text::relative(modified, now) } else { text::file_time(modified) },
+            if humanize { text::relative(modified, now) } else { text::file_time(modified, now) },
             label(info),
             format!("{}{link}", info.relative_name),
         ]);
@@ -137,7 +136,7 @@ pub fn table_text(entries: &[(String, FileInfo)], long: bool, humanize: bool, no
 fn label(info: &FileInfo) -> String {
     let xattr = info.xattrs.iter().find(|xattr| xattr.name == "security.selinux");
     let data = xattr.map(|xattr| xattr.data.as_slice()).unwrap_or_default();
-    String::from_utf8_lossy(data).trim_end_matches('\0').to_owned()
+    String::from_utf8_lossy(data).trim_matches(['\0', '\n']).to_owned()
 }
 
 fn read(call: &Call) -> Result<(), Failure> {
@@ -145,7 +144,7 @@ fn read(call: &Call) -> Result<(), Failure> {
     block_on(async {
         let session = Session::open(call).await?;
         let client = session.only(call)?;
-        let doing = "error reading file";
+        let doing = "error reading";
         let stream = client.machine().read(request).await;
         let mut stream = stream.map_err(|status| explain::status(doing, &status))?.into_inner();
         let mut out = stdout();

@@ -37,7 +37,7 @@ pub static GET: Command = Command {
         "get services -w",
         "get hostname -o jsonpath='{.spec.hostname}'",
     ],
-    args: Args::between("TYPE [ID]", 1, 2).complete(&[Complete::ResourceType, Complete::Nothing]),
+    args: Args::between("<type> [<id>]", 1, 2).complete(&[Complete::ResourceType, Complete::Nothing]),
     flags: &[
         Flag::text("namespace", "namespace, if not the type's own"),
         Flag::text("output", "table, yaml, json or jsonpath=EXPRESSION")
@@ -153,12 +153,13 @@ async fn list(
             }
         }
     }
+    print(&writer.flush())?;
     if !answered {
         return Err(explain::nodes(&format!("error getting {}", query.resource_type), &failed));
     }
-    print(&writer.flush())?;
     if !failed.is_empty() {
-        term::warn(&errors_text(&failed));
+        term::red(&errors_text(&failed));
+        return Err(Failure::told());
     }
     Ok(())
 }
@@ -179,21 +180,29 @@ async fn watch(session: &Session, query: &Query, writer: &mut Writer) -> Result<
     }
     drop(sender);
     let mut errors = StreamErrors::default();
+    // What was there before is shown at once, so that the table finds its widths. A watch of one resource
+    // has no such beginning.
+    let mut begun = query.id.is_some();
     while let Some(change) = receiver.recv().await {
-        let mut next = Some(change);
         let mut out = String::new();
-        // Whatever has arrived is shown at once, so that a table finds its widths.
-        while let Some(change) = next {
-            match change {
-                Change::Event(node, event) => out.push_str(&shown(writer, &node, &event)?),
-                Change::Ended(node, Err(status)) => errors.broken(&node, &status),
-                Change::Ended(_, Ok(())) => {}
+        match change {
+            Change::Event(node, event) => {
+                begun |= event.event_type() == EventType::Bootstrapped;
+                out.push_str(&shown(writer, &node, &event)?);
             }
-            next = receiver.try_recv().ok();
+            Change::Ended(node, ended) => {
+                begun = true;
+                if let Err(status) = ended {
+                    errors.broken(&node, &status);
+                }
+            }
         }
-        out.push_str(&writer.flush());
+        if begun {
+            out.push_str(&writer.flush());
+        }
         print(&out)?;
     }
+    print(&writer.flush())?;
     errors.finish()
 }
 

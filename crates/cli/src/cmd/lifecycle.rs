@@ -16,7 +16,7 @@ use crate::session::{Session, block_on, warn_of_old_versions};
 use crate::table::{Command, Complete, Flag, Group};
 
 /// The flags of every followed action.
-static TRACKED: &[Flag] = &[
+pub(crate) static TRACKED: &[Flag] = &[
     Flag::switch("wait", "follow the action to its end").default("true"),
     Flag::switch("debug", "show the kernel log of machines that fail; implies --wait"),
     Flag::duration("timeout", "30m0s", "give up after this time when following"),
@@ -130,7 +130,7 @@ fn reset(call: &Call) -> Result<(), Failure> {
 }
 
 /// The actor id of the one reply, or the error it carries.
-fn actor<T: Reply>(messages: Vec<T>, id: impl Fn(T) -> String) -> Result<String, Status> {
+pub(crate) fn actor<T: Reply>(messages: Vec<T>, id: impl Fn(T) -> String) -> Result<String, Status> {
     let Some(message) = messages.into_iter().next() else {
         return Err(Status::internal("the machine's reply is empty"));
     };
@@ -141,7 +141,7 @@ fn actor<T: Reply>(messages: Vec<T>, id: impl Fn(T) -> String) -> Result<String,
 }
 
 /// Runs the action on every machine, and follows it unless told otherwise.
-fn perform<A, F>(call: &Call, expect: Expect, post: PostCheck, action: A) -> Result<(), Failure>
+pub(crate) fn perform<A, F>(call: &Call, expect: Expect, post: PostCheck, action: A) -> Result<(), Failure>
 where
     A: Fn(Client) -> F + Send + Sync + 'static,
     F: Future<Output = Result<String, Status>> + Send,

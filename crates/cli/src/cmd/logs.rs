@@ -20,10 +20,10 @@ pub static LOGS: Command = Command {
     group: Group::Machines,
     about: "Show the log of a service or container",
     examples: &["logs apid -f", "logs machined --tail 100", "logs -k kube-system/coredns-…:coredns"],
-    args: Args::between("ID", 1, 1).complete(&[Complete::Service]),
+    args: Args::between("<service name>", 1, 1).complete(&[Complete::Service]),
     flags: &[
         Flag::switch("follow", "keep showing new lines").short('f'),
-        Flag::int("tail", "-1", "show this many of the last lines; -1 means all"),
+        Flag::int32("tail", "-1", "show this many of the last lines; -1 means all"),
         Flag::switch("kubernetes", "look in the containers of Kubernetes").short('k'),
         Flag::switch("use-cri", "ask the container runtime of Kubernetes").hidden(),
     ],

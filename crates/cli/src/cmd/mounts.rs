@@ -43,8 +43,12 @@ pub fn table_text(replies: &[(String, Mounts)]) -> String {
     ]);
     for (node, mounts) in replies {
         for mount in &mounts.stats {
+            // Filesystems without a size, such as proc, have nothing to tell.
+            if mount.size == 0 {
+                continue;
+            }
             let used = mount.size.saturating_sub(mount.available);
-            let percent = if mount.size == 0 { 0.0 } else { 100.0 * used as f64 / mount.size as f64 };
+            let percent = 100.0 * used as f64 / mount.size as f64;
             table.row([
                 node.clone(),
                 mount.filesystem.clone(),
@@ -67,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_in_powers_of_a_thousand() {
+    fn sizes_are_in_powers_of_a_thousand_and_filesystems_without_one_are_left_out() {
         let mount = |filesystem: &str, size: u64, available: u64, mounted_on: &str| MountStat {
             filesystem: filesystem.into(),
             size,
@@ -79,7 +83,6 @@ mod tests {
         expect![[r#"
             NODE       FILESYSTEM   SIZE(GB)   USED(GB)   AVAILABLE(GB)   PERCENT USED   MOUNTED ON
             10.5.0.2   /dev/vda1    10.00      7.50       2.50            75.00%         /var
-            10.5.0.2   proc         0.00       0.00       0.00            0.00%          /proc
         "#]]
         .assert_eq(&table_text(&[("10.5.0.2".to_owned(), Mounts { metadata: None, stats })]));
     }

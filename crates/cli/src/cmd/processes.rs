@@ -153,7 +153,7 @@ pub fn table_text(replies: &[(String, Process)], order: Order) -> String {
                 text::bytes(process.virtual_memory),
                 text::bytes(process.resident_memory),
                 process.label.clone(),
-                command(process),
+                command_line(process),
             ]
         }));
     }
@@ -173,7 +173,7 @@ pub fn table_text(replies: &[(String, Process)], order: Order) -> String {
 }
 
 /// The command line with the whole path of its program where it is known.
-fn command(process: &ProcessInfo) -> String {
+pub fn command_line(process: &ProcessInfo) -> String {
     let text = if process.executable.is_empty() {
         process.command.clone()
     } else {

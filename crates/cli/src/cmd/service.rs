@@ -24,7 +24,7 @@ pub static SERVICE: Command = Command {
     long: "Without arguments lists the services of the machines. With a service shows it in detail.\n\
            With an action starts, stops or restarts it.",
     examples: &["services", "service apid", "service kubelet restart"],
-    args: Args::between("[ID [start|stop|restart|status]]", 0, 2)
+    args: Args::between("[<id> [start|stop|restart|status]]", 0, 2)
         .complete(&[Complete::Service, Complete::Words(&["start", "stop", "restart", "status"])]),
     run: Some(run),
     ..Command::EMPTY
@@ -73,7 +73,7 @@ fn show(lists: &[(String, ServiceList)], id: &str, now: Timestamp) -> Result<(),
     let text = detail_text(lists, id, now);
     if text.is_empty() {
         let known = lists.iter().flat_map(|(_, list)| &list.services).map(|service| service.id.as_str());
-        let failure = Failure::new(format!("service \"{id}\" is not registered on the machines"));
+        let failure = Failure::new(format!("service \"{id}\" is not registered on any nodes"));
         return Err(match text::nearest(id, known) {
             Some(near) => failure.hint(format!("did you mean \"{near}\"?")),
             None => failure.hint("`ichorctl services` lists them"),
@@ -89,14 +89,14 @@ pub fn list_text(lists: &[(String, ServiceList)], now: Timestamp) -> String {
         for service in &list.services {
             let last = service.events.as_ref().and_then(|events| events.events.last());
             let change = last.and_then(|event| text::timestamp(event.ts.as_ref()));
-            let change = change.map_or(String::new(), |change| format!("{} ago", text::since(change, now)));
+            let change = change.map_or(String::new(), |change| text::since(change, now));
             table.row([
                 node.clone(),
                 service.id.clone(),
                 service.state.clone(),
                 health(service).to_owned(),
-                change,
-                last.map(|event| event.msg.clone()).unwrap_or_default(),
+                format!("{change} ago"),
+                last.map_or("<none>".to_owned(), |event| event.msg.clone()),
             ]);
         }
     }
@@ -105,17 +105,16 @@ pub fn list_text(lists: &[(String, ServiceList)], now: Timestamp) -> String {
 
 /// One service on every machine that has it; empty when none does.
 pub fn detail_text(lists: &[(String, ServiceList)], id: &str, now: Timestamp) -> String {
-    let mut out = String::new();
+    let mut table = Table::default();
     for (node, list) in lists {
         for service in list.services.iter().filter(|service| service.id == id) {
-            push_detail(&mut out, node, service, now);
+            push_detail(&mut table, node, service, now);
         }
     }
-    out
+    table.take()
 }
 
-fn push_detail(out: &mut String, node: &str, service: &ServiceInfo, now: Timestamp) {
-    let mut table = Table::default();
+fn push_detail(table: &mut Table, node: &str, service: &ServiceInfo, now: Timestamp) {
     table.row(["NODE", node]);
     table.row(["ID", &service.id]);
     table.row(["STATE", &service.state]);
@@ -133,7 +132,6 @@ fn push_detail(out: &mut String, node: &str, service: &ServiceInfo, now: Timesta
         table.row([label, &line]);
         label = "";
     }
-    out.push_str(&table.take());
 }
 
 fn health(service: &ServiceInfo) -> &'static str {

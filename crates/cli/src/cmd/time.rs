@@ -6,13 +6,14 @@ use crate::failure::Failure;
 use crate::parse::Call;
 use crate::print;
 use crate::session::{Session, block_on};
-use crate::table::{Command, Flag, Group};
+use crate::table::{Args, Command, Flag, Group};
 use crate::tabs::Table;
 use crate::text;
 
 /// The command.
 pub static TIME: Command = Command {
     name: "time",
+    args: Args::between("[--check server]", 0, 0),
     group: Group::Machines,
     about: "Compare the clocks of machines with a time server",
     examples: &["time", "time --check pool.ntp.org"],

@@ -21,7 +21,7 @@ pub static VERSION: Command = Command {
     examples: &["version --client", "version -n 10.5.0.2"],
     flags: &[
         Flag::switch("client", "print the client's version only"),
-        Flag::switch("short", "print the version numbers only"),
+        Flag::switch("short", "print the version of this client in one line"),
         Flag::switch("insecure", "ask a machine that waits for its configuration").short('i'),
         Flag::switch("json", "print JSON").hidden(),
     ],
@@ -37,6 +37,9 @@ fn run(call: &Call) -> Result<(), Failure> {
     if call.on("client") {
         return if as_json { print(&json_text(&[])) } else { Ok(()) };
     }
+    if !as_json {
+        print("Server:\n")?;
+    }
     block_on(async {
         let session = Session::open_either(call).await?;
         let reply = session.ask(session.all().machine().version(())).await;
@@ -45,33 +48,31 @@ fn run(call: &Call) -> Result<(), Failure> {
         if as_json {
             return print(&json_text(&versions));
         }
-        print(&server_text(&versions, short))
+        print(&server_text(&versions))
     })
 }
 
 /// The block about the client.
 pub fn client_text(version: &VersionInfo, short: bool) -> String {
-    format!("Client:\n{}", info_text(version, short))
+    let text = if short { format!("Talos {}\n", version.tag) } else { info_text(version) };
+    format!("Client:\n{text}")
 }
 
 /// The block about the machines.
-pub fn server_text(versions: &[(String, Version)], short: bool) -> String {
-    let mut out = String::from("Server:\n");
+pub fn server_text(versions: &[(String, Version)]) -> String {
+    let mut out = String::new();
     for (node, version) in versions {
         let _ = writeln!(out, "\tNODE:        {node}");
-        out.push_str(&info_text(version.version.as_ref().unwrap_or(&VersionInfo::default()), short));
-        if version.features.as_ref().is_some_and(|features| features.rbac) && !short {
-            out.push_str("\tEnabled:     RBAC\n");
-        }
+        out.push_str(&info_text(version.version.as_ref().unwrap_or(&VersionInfo::default())));
+        let rbac = version.features.as_ref().is_some_and(|features| features.rbac);
+        let _ = writeln!(out, "\tEnabled:     {}", if rbac { "RBAC" } else { "" });
     }
     out
 }
 
-fn info_text(version: &VersionInfo, short: bool) -> String {
+/// The lines about one version.
+pub fn info_text(version: &VersionInfo) -> String {
     let VersionInfo { tag, sha, built, go_version, os, arch } = version;
-    if short {
-        return format!("\tTag:         {tag}\n");
-    }
     format!(
         "\tTag:         {tag}\n\tSHA:         {sha}\n\tBuilt:       {built}\n\tGo version:  {go_version}\n\tOS/Arch:     {os}/{arch}\n"
     )

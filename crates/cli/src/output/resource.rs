@@ -88,7 +88,8 @@ impl Writer {
             }
             Format::Yaml => Shape::Yaml { started: false },
             Format::Json => Shape::Json,
-            Format::JsonPath(expression) => Shape::JsonPath(path(expression)?),
+            // Unlike a column, a path that leads nowhere is a mistake.
+            Format::JsonPath(expression) => Shape::JsonPath(strict_path(expression)?),
         };
         Ok(Self { shape, watching })
     }
@@ -112,8 +113,8 @@ impl Writer {
             }
             Shape::Json => Ok(json::pretty(&object(node, resource, event)?, "    ")),
             Shape::JsonPath(path) => {
-                let found = path.text(&object(node, resource, event)?).context("evaluate jsonpath")?;
-                Ok(format!("{found}\n"))
+                let found = path.results(&object(node, resource, event)?).context("evaluate jsonpath")?;
+                Ok(found.iter().map(found_text).collect())
             }
         }
     }
@@ -127,9 +128,22 @@ impl Writer {
     }
 }
 
+/// What a path found: text as it is, everything with parts as JSON.
+fn found_text(found: &Value) -> String {
+    match found {
+        Value::String(text) => format!("{text}\n"),
+        Value::Null => "<nil>\n".to_owned(),
+        Value::Object(_) | Value::Array(_) => json::pretty(found, "    "),
+        Value::Bool(_) | Value::Number(_) => format!("{found}\n"),
+    }
+}
+
 fn path(expression: &str) -> Result<ichor_jsonpath::Path, Failure> {
-    let path = ichor_jsonpath::Path::parse(expression).context(format!("jsonpath \"{expression}\""))?;
-    Ok(path.allow_missing_keys())
+    Ok(strict_path(expression)?.allow_missing_keys())
+}
+
+fn strict_path(expression: &str) -> Result<ichor_jsonpath::Path, Failure> {
+    ichor_jsonpath::Path::parse(expression).context(format!("jsonpath \"{expression}\""))
 }
 
 fn cells(
@@ -218,6 +232,19 @@ pub fn yaml(node: &str, resource: &Resource, event: Option<EventType>) -> String
     out
 }
 
+/// Resources as YAML documents without their machine; secret ones without their spec.
+pub fn bare_documents(resources: &[Resource], secret: bool) -> String {
+    let mut out = String::new();
+    for resource in resources {
+        if !out.is_empty() {
+            out.push_str("---\n");
+        }
+        push_metadata(&mut out, resource.metadata.as_ref().unwrap_or(&Metadata::default()));
+        push_spec(&mut out, if secret { "<REDACTED>" } else { yaml_of(resource) });
+    }
+    out
+}
+
 /// The word for an event in YAML and JSON.
 fn event_name(event: EventType) -> &'static str {
     match event {
@@ -231,14 +258,13 @@ fn event_name(event: EventType) -> &'static str {
 }
 
 fn push_metadata(out: &mut String, metadata: &Metadata) {
-    let owner =
-        if metadata.owner.is_empty() { String::new() } else { format!(" {}", scalar(&metadata.owner)) };
+    let owner = if metadata.owner.is_empty() { String::new() } else { format!(" {}", bare(&metadata.owner)) };
     let _ = write!(
         out,
         "metadata:\n    namespace: {}\n    type: {}\n    id: {}\n    version: {}\n    owner:{owner}\n    phase: {}\n",
-        scalar(&metadata.namespace),
-        scalar(&metadata.r#type),
-        scalar(&metadata.id),
+        bare(&metadata.namespace),
+        bare(&metadata.r#type),
+        bare(&metadata.id),
         metadata.version,
         metadata.phase,
     );
@@ -256,7 +282,8 @@ fn push_metadata(out: &mut String, metadata: &Metadata) {
         entries.sort();
         let _ = writeln!(out, "    {key}:");
         for (name, value) in entries {
-            let _ = writeln!(out, "        {}: {}", scalar(name), scalar(value));
+            let gap = if value.is_empty() { "" } else { " " };
+            let _ = writeln!(out, "        {}:{gap}{}", bare(name), bare(value));
         }
     }
     if !metadata.finalizers.is_empty() {
@@ -265,6 +292,16 @@ fn push_metadata(out: &mut String, metadata: &Metadata) {
             let _ = writeln!(out, "        - {}", scalar(finalizer));
         }
     }
+}
+
+/// A value of the metadata. The original never quotes one for looking like a number or a truth value.
+fn bare(text: &str) -> Cow<'_, str> {
+    let harmless = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
+    let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if text.is_empty() || (starts && text.chars().all(harmless)) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(scalar(text).to_string())
 }
 
 /// Puts the spec below its key: a block one level deeper, a single value behind the key.
@@ -381,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_quoted_where_it_must_be() {
+    fn metadata_is_quoted_only_where_it_could_not_be_read() {
         let mut found = resource("{}\n");
         let metadata = found.metadata.as_mut().unwrap();
         metadata.id = "10.5.0.2/24".into();
@@ -393,8 +430,8 @@ mod tests {
             node: 10.5.0.2
             event: updated
             metadata:
-                namespace: "true"
-                type: ""
+                namespace: true
+                type: 
                 id: 10.5.0.2/24
                 version: 1
                 owner:
@@ -402,8 +439,8 @@ mod tests {
                 created: 1970-01-01T00:00:00Z
                 updated: 1970-01-01T00:00:00Z
                 labels:
-                    a: "1"
-                    b: ""
+                    a: 1
+                    b:
                 finalizers:
                     - network.X
             spec: {}

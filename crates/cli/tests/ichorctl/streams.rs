@@ -125,13 +125,13 @@ fn lines_are_put_together_for_each_machine() {
 fn events_take_two_lines_each_and_unknown_ones_are_skipped() {
     let fake = node().start(&["10.5.0.2", "10.5.0.3"]);
     expect![[r#"
-        NODE   ID   EVENT   ACTOR   SOURCE   MESSAGE
-        10.5.0.2   c1   talos/runtime/machine.SequenceEvent
-                        actor   boot    start
-        10.5.0.3   c1   talos/runtime/machine.PhaseEvent
-                        actor   startEverything   stop
-        10.5.0.3   c1   talos/runtime/machine.ServiceStateEvent
-                        actor   apid              RUNNING: Started
+        NODE       ID     EVENT   ACTOR   SOURCE   MESSAGE
+        10.5.0.2   c1     talos/runtime/machine.SequenceEvent
+        actor      boot   START
+        10.5.0.3   c1                talos/runtime/machine.PhaseEvent
+        actor      startEverything   STOP
+        10.5.0.3   c1     talos/runtime/machine.ServiceStateEvent
+        actor      apid   RUNNING: Started
     "#]]
     .assert_eq(&fake.run(&["events", "--tail", "-1"]).text());
 }
@@ -147,14 +147,17 @@ fn two_ways_to_start_exclude_each_other() {
 }
 
 #[test]
-fn files_are_names_for_one_machine_and_a_table_in_long_form() {
+fn files_are_listed_by_name_or_with_everything_about_them() {
     let fake = node().start(&["10.5.0.2"]);
-    assert_eq!(fake.run(&["ls", "/etc"]).text(), ".\nhosts\nmtab\n");
+    assert_eq!(
+        fake.run(&["ls", "/etc"]).text(),
+        "NODE        NAME\n127.0.0.1   .\n127.0.0.1   hosts\n127.0.0.1   mtab\n"
+    );
     expect![[r#"
-        NODE       MODE         UID   GID   SIZE(B)   LASTMOD               LABEL   NAME
-        10.5.0.2   drwxr-xr-x   50    0     1234      Jan 1 2025 00:00:00           .
-        10.5.0.2   -rw-r--r--   50    0     1234      Jan 1 2025 00:00:00           hosts
-        10.5.0.2   Lrwxrwxrwx   50    0     1234      Jan 1 2025 00:00:00           mtab -> /proc/mounts
+        NODE        MODE         UID   GID   SIZE(B)   LASTMOD             LABEL   NAME
+        127.0.0.1   drwxr-xr-x   50    0     1234      Jan  1 2025 00:00           .
+        127.0.0.1   -rw-r--r--   50    0     1234      Jan  1 2025 00:00           hosts
+        127.0.0.1   Lrwxrwxrwx   50    0     1234      Jan  1 2025 00:00           mtab -> /proc/mounts
     "#]]
     .assert_eq(&fake.run(&["ls", "-l", "/etc"]).text());
 }
@@ -164,14 +167,14 @@ fn services_show_health_and_last_change() {
     let fake = node().start(&["10.5.0.2"]);
     let steady = |text: String| text.replace("35s", "34s").replace("1m35s", "1m34s");
     expect![[r#"
-        NODE       SERVICE    STATE     HEALTH   LAST CHANGE   LAST EVENT
-        10.5.0.2   apid       Running   OK       34s ago       Started
-        10.5.0.2   machined   Running   ?        34s ago       Started
-        10.5.0.2   trustd     Running   Fail     34s ago       Started
+        NODE        SERVICE    STATE     HEALTH   LAST CHANGE   LAST EVENT
+        127.0.0.1   apid       Running   OK       34s ago       Started
+        127.0.0.1   machined   Running   ?        34s ago       Started
+        127.0.0.1   trustd     Running   Fail     34s ago       Started
     "#]]
     .assert_eq(&steady(fake.run(&["services"]).text()));
     expect![[r#"
-        NODE                  10.5.0.2
+        NODE                  127.0.0.1
         ID                    apid
         STATE                 Running
         HEALTH                OK
@@ -182,7 +185,7 @@ fn services_show_health_and_last_change() {
     .assert_eq(&steady(fake.run(&["service", "apid"]).text()));
     expect![[r#"
         --- stderr
-        service "apidd" is not registered on the machines
+        service "apidd" is not registered on any nodes
           did you mean "apid"?
         --- exit 1
     "#]]

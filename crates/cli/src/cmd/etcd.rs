@@ -1,0 +1,455 @@
+//! `etcd` and `bootstrap`: the database of the control plane.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use ichor_wire::common::Data;
+use ichor_wire::machine as wire;
+use ichor_wire::machine::{EtcdMemberAlarm, EtcdMembers, EtcdStatus};
+
+use crate::explain;
+use crate::failure::{Context, Failure};
+use crate::parse::Call;
+use crate::print;
+use crate::session::{Session, block_on};
+use crate::table::{Args, Command, Complete, Flag, Group};
+use crate::tabs::Table;
+use crate::text;
+
+/// The parent.
+pub static ETCD: Command = Command {
+    name: "etcd",
+    group: Group::Machines,
+    about: "Manage etcd",
+    subcommands: &[&ALARM, &DEFRAG, &DOWNGRADE, &FORFEIT, &LEAVE, &MEMBERS, &REMOVE, &SNAPSHOT, &STATUS],
+    ..Command::EMPTY
+};
+
+static ALARM: Command = Command {
+    name: "alarm",
+    about: "Manage alarms",
+    subcommands: &[
+        &Command {
+            name: "disarm",
+            about: "Switch the alarms of the machines' members off",
+            run: Some(alarm_disarm),
+            ..Command::EMPTY
+        },
+        &Command {
+            name: "list",
+            about: "List the alarms of the machines' members",
+            run: Some(alarm_list),
+            ..Command::EMPTY
+        },
+    ],
+    ..Command::EMPTY
+};
+
+static DEFRAG: Command = Command {
+    name: "defrag",
+    about: "Give unused space of the database back",
+    long: "Gives unused space of the database back. It costs a lot while it runs: one machine at a time, and only\n\
+           when it is needed.",
+    run: Some(defrag),
+    ..Command::EMPTY
+};
+
+static LEAVE: Command =
+    Command { name: "leave", about: "Take a machine out of the cluster", run: Some(leave), ..Command::EMPTY };
+
+static FORFEIT: Command = Command {
+    name: "forfeit-leadership",
+    about: "Let another member lead",
+    run: Some(forfeit),
+    ..Command::EMPTY
+};
+
+static REMOVE: Command = Command {
+    name: "remove-member",
+    about: "Remove a member that cannot leave by itself",
+    long: "Removes a member by its id. Use it only when the machine is broken or cannot reach etcd; `etcd leave`\n\
+           is the better way.",
+    args: Args::between("<member ID>", 1, 1),
+    run: Some(remove),
+    ..Command::EMPTY
+};
+
+static MEMBERS: Command =
+    Command { name: "members", about: "List the members", run: Some(members), ..Command::EMPTY };
+
+static STATUS: Command = Command {
+    name: "status",
+    about: "Show the state of the machines' members",
+    run: Some(status),
+    ..Command::EMPTY
+};
+
+static SNAPSHOT: Command = Command {
+    name: "snapshot",
+    about: "Save the database to a file",
+    args: Args::between("<path>", 1, 1).complete(&[Complete::File]),
+    run: Some(snapshot),
+    ..Command::EMPTY
+};
+
+static DOWNGRADE: Command = Command {
+    name: "downgrade",
+    about: "Go back to an older format of the database",
+    subcommands: &[
+        &Command { name: "cancel", about: "Stop a downgrade", run: Some(downgrade_cancel), ..Command::EMPTY },
+        &Command {
+            name: "enable",
+            about: "Start a downgrade to this version",
+            args: Args::between("<version>", 1, 1),
+            run: Some(downgrade_enable),
+            ..Command::EMPTY
+        },
+        &Command {
+            name: "validate",
+            about: "Tell whether a downgrade to this version can be done",
+            args: Args::between("<version>", 1, 1),
+            run: Some(downgrade_validate),
+            ..Command::EMPTY
+        },
+    ],
+    ..Command::EMPTY
+};
+
+/// `bootstrap`.
+pub static BOOTSTRAP: Command = Command {
+    name: "bootstrap",
+    group: Group::Machines,
+    about: "Start etcd of a new cluster, on one machine only",
+    long: "Starts etcd on one control plane machine; the others join it. Do it once in the life of a cluster.",
+    examples: &["bootstrap -n 10.5.0.2", "bootstrap -n 10.5.0.2 --recover-from db.snapshot"],
+    flags: &[
+        Flag::text("recover-from", "start from this snapshot").complete(Complete::File),
+        Flag::switch("recover-skip-hash-check", "take a copy of the data directory, which has no checksum"),
+    ],
+    run: Some(bootstrap),
+    ..Command::EMPTY
+};
+
+/// Asks all machines, or with `one` the only one, and sorts the replies.
+macro_rules! ask {
+    (one $call:expr, $doing:expr, $request:expr, $method:ident) => {
+        ask!(@run $call, $doing, $request, $method, true)
+    };
+    ($call:expr, $doing:expr, $request:expr, $method:ident) => {
+        ask!(@run $call, $doing, $request, $method, false)
+    };
+    (@run $call:expr, $doing:expr, $request:expr, $method:ident, $one:literal) => {
+        async {
+            let session = Session::open($call).await?;
+            if $one {
+                session.only($call)?;
+            }
+            let reply = session.ask(session.all().machine().$method($request)).await;
+            session.gather($doing, reply.map(|reply| reply.into_inner().messages))
+        }
+    };
+}
+
+fn member(id: u64) -> String {
+    format!("{id:016x}")
+}
+
+fn alarm_list(call: &Call) -> Result<(), Failure> {
+    block_on(async {
+        let replies = ask!(call, "error getting alarms", (), etcd_alarm_list).await?;
+        print(&alarms_text(replies.into_iter().map(|(node, reply)| (node, reply.member_alarms))))
+    })
+}
+
+fn alarm_disarm(call: &Call) -> Result<(), Failure> {
+    block_on(async {
+        let replies = ask!(call, "error disarming alarms", (), etcd_alarm_disarm).await?;
+        print(&alarms_text(replies.into_iter().map(|(node, reply)| (node, reply.member_alarms))))
+    })
+}
+
+fn alarms_text(replies: impl Iterator<Item = (String, Vec<EtcdMemberAlarm>)>) -> String {
+    let mut table = Table::default();
+    for (node, alarms) in replies {
+        for alarm in alarms {
+            if table.is_empty() {
+                table.row(["NODE", "MEMBER", "ALARM"]);
+            }
+            table.row([&node, &member(alarm.member_id), alarm.alarm().as_str_name()]);
+        }
+    }
+    table.take()
+}
+
+fn defrag(call: &Call) -> Result<(), Failure> {
+    block_on(async { ask!(one call, "error defragmenting", (), etcd_defragment).await.map(drop) })
+}
+
+fn leave(call: &Call) -> Result<(), Failure> {
+    let request = wire::EtcdLeaveClusterRequest {};
+    block_on(async {
+        ask!(one call, "error leaving the cluster", request, etcd_leave_cluster).await.map(drop)
+    })
+}
+
+fn forfeit(call: &Call) -> Result<(), Failure> {
+    let request = wire::EtcdForfeitLeadershipRequest {};
+    let doing = "error forfeiting leadership";
+    block_on(async { ask!(call, doing, request, etcd_forfeit_leadership).await.map(drop) })
+}
+
+fn remove(call: &Call) -> Result<(), Failure> {
+    let id = u64::from_str_radix(call.arg(0), 16).map_err(|_| {
+        Failure::new(format!("error parsing member ID: \"{}\" is not a hexadecimal number", call.arg(0)))
+            .hint("`ichorctl etcd members` shows the ids")
+    })?;
+    let request = wire::EtcdRemoveMemberByIdRequest { member_id: id };
+    block_on(async {
+        ask!(call, "error removing the member", request, etcd_remove_member_by_id).await.map(drop)
+    })
+}
+
+fn members(call: &Call) -> Result<(), Failure> {
+    let request = wire::EtcdMemberListRequest { query_local: true };
+    block_on(async {
+        let replies = ask!(call, "error getting members", request, etcd_member_list).await?;
+        print(&members_text(&replies))
+    })
+}
+
+fn members_text(replies: &[(String, EtcdMembers)]) -> String {
+    let mut table = Table::default();
+    for (node, reply) in replies {
+        for found in &reply.members {
+            if table.is_empty() {
+                table.row(["NODE", "ID", "HOSTNAME", "PEER URLS", "CLIENT URLS", "LEARNER"]);
+            }
+            table.row([
+                node.clone(),
+                member(found.id),
+                found.hostname.clone(),
+                found.peer_urls.join(","),
+                found.client_urls.join(","),
+                found.is_learner.to_string(),
+            ]);
+        }
+    }
+    table.take()
+}
+
+fn status(call: &Call) -> Result<(), Failure> {
+    block_on(async {
+        let replies = ask!(call, "error getting status", (), etcd_status).await?;
+        print(&status_text(&replies))
+    })
+}
+
+fn status_text(replies: &[(String, EtcdStatus)]) -> String {
+    let mut table = Table::with_header([
+        "NODE",
+        "MEMBER",
+        "DB SIZE",
+        "IN USE",
+        "LEADER",
+        "RAFT INDEX",
+        "RAFT TERM",
+        "RAFT APPLIED INDEX",
+        "LEARNER",
+        "PROTOCOL",
+        "STORAGE",
+        "ERRORS",
+    ]);
+    for (node, reply) in replies {
+        let status = reply.member_status.clone().unwrap_or_default();
+        let size = u64::try_from(status.db_size).unwrap_or_default();
+        let used = u64::try_from(status.db_size_in_use).unwrap_or_default();
+        let percent = if size == 0 { 0.0 } else { used as f64 / size as f64 * 100.0 };
+        table.row([
+            node.clone(),
+            member(status.member_id),
+            text::bytes(size),
+            format!("{} ({percent:.2}%)", text::bytes(used)),
+            member(status.leader),
+            status.raft_index.to_string(),
+            status.raft_term.to_string(),
+            status.raft_applied_index.to_string(),
+            status.is_learner.to_string(),
+            status.protocol_version,
+            status.storage_version,
+            status.errors.join(", "),
+        ]);
+    }
+    table.take()
+}
+
+/// The file under its temporary name, removed unless it was finished.
+struct Part(PathBuf);
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn snapshot(call: &Call) -> Result<(), Failure> {
+    let target = PathBuf::from(call.arg(0));
+    let part = Part(PathBuf::from(format!("{}.part", call.arg(0))));
+    block_on(async {
+        let session = Session::open(call).await?;
+        let client = session.only(call)?;
+        let doing = "error reading";
+        let stream = client.machine().etcd_snapshot(wire::EtcdSnapshotRequest {}).await;
+        let mut stream = stream.map_err(|status| explain::status(doing, &status))?.into_inner();
+        let mut file = create_private(&part.0)?;
+        let mut size = 0_u64;
+        while let Some(message) = stream.message().await.map_err(|status| explain::status(doing, &status))? {
+            let (_, data) = ichor_client::sort(message, &session.label)
+                .map_err(|error| explain::nodes(doing, std::slice::from_ref(&error)))?;
+            size += data.bytes.len() as u64;
+            file.write_all(&data.bytes).context(format!("write {}", part.0.display()))?;
+        }
+        file.sync_all().context(format!("write {}", part.0.display()))?;
+        if size % 512 != 32 {
+            return Err(Failure::new(format!("sha256 checksum not found (size {size})"))
+                .hint("the snapshot arrived incomplete: try again"));
+        }
+        std::fs::rename(&part.0, &target).context(format!("rename {}", part.0.display()))?;
+        print(&format!("etcd snapshot saved to {:?} ({size} bytes)\n", call.arg(0)))
+    })
+}
+
+fn create_private(path: &Path) -> Result<File, Failure> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .context(format!("create {}", path.display()))
+}
+
+fn downgrade_text(verb: &str, replies: Vec<(String, Option<wire::EtcdClusterDowngrade>)>) -> String {
+    let mut table = Table::with_header(["NODE", "MESSAGE"]);
+    for (node, downgrade) in replies {
+        let version = downgrade.unwrap_or_default().cluster_version;
+        table.row([node, format!("downgrade {verb} success, cluster version {version}")]);
+    }
+    table.take()
+}
+
+fn downgrade_validate(call: &Call) -> Result<(), Failure> {
+    let request = wire::EtcdDowngradeValidateRequest { version: call.arg(0).to_owned() };
+    block_on(async {
+        let replies =
+            ask!(one call, "error validating the downgrade", request, etcd_downgrade_validate).await?;
+        let replies = replies.into_iter().map(|(node, reply)| (node, reply.cluster_downgrade)).collect();
+        print(&downgrade_text("validate", replies))
+    })
+}
+
+fn downgrade_enable(call: &Call) -> Result<(), Failure> {
+    let request = wire::EtcdDowngradeEnableRequest { version: call.arg(0).to_owned() };
+    block_on(async {
+        let replies = ask!(one call, "error enabling the downgrade", request, etcd_downgrade_enable).await?;
+        let replies = replies.into_iter().map(|(node, reply)| (node, reply.cluster_downgrade)).collect();
+        print(&downgrade_text("enable", replies))
+    })
+}
+
+fn downgrade_cancel(call: &Call) -> Result<(), Failure> {
+    block_on(async {
+        let replies = ask!(one call, "error canceling the downgrade", (), etcd_downgrade_cancel).await?;
+        let replies = replies.into_iter().map(|(node, reply)| (node, reply.cluster_downgrade)).collect();
+        print(&downgrade_text("cancel", replies))
+    })
+}
+
+fn bootstrap(call: &Call) -> Result<(), Failure> {
+    let recover = call.some_text("recover-from");
+    let skip = call.on("recover-skip-hash-check");
+    // The file is looked at before anything is sent.
+    let content = recover.map(|path| read_snapshot(Path::new(path), skip)).transpose()?;
+    let request = wire::BootstrapRequest { recover_etcd: recover.is_some(), recover_skip_hash_check: skip };
+    block_on(async {
+        let session = Session::open(call).await?;
+        session.only(call)?;
+        if let Some(content) = content {
+            let size = content.len();
+            print(&format!(
+                "recovering from snapshot {:?}: total size {size}\n",
+                recover.unwrap_or_default()
+            ))?;
+            let chunks: Vec<Data> = content
+                .chunks(64 * 1024)
+                .map(|chunk| Data { metadata: None, bytes: chunk.to_vec().into() })
+                .collect();
+            let reply =
+                session.ask(session.all().machine().etcd_recover(futures_util::stream::iter(chunks))).await;
+            session.gather("error uploading snapshot", reply.map(|reply| reply.into_inner().messages))?;
+        }
+        let reply = session.ask(session.all().machine().bootstrap(request)).await;
+        session.gather("error executing bootstrap", reply.map(|reply| reply.into_inner().messages))?;
+        Ok(())
+    })
+}
+
+/// Reads a snapshot; its last 32 bytes are the checksum of the rest, unless it is a bare copy.
+fn read_snapshot(path: &Path, skip_hash_check: bool) -> Result<Vec<u8>, Failure> {
+    let content = crate::files::read(path)?;
+    if skip_hash_check {
+        return Ok(content);
+    }
+    let bad = |what: &str| {
+        Failure::new(format!("{} is not a snapshot: {what}", path.display()))
+            .hint("a copy of the data directory needs --recover-skip-hash-check")
+    };
+    if content.len() % 512 != 32 {
+        return Err(bad("it has no checksum"));
+    }
+    let (body, sum) = content.split_at(content.len() - 32);
+    if ichor_pki::sha256(body) != sum {
+        return Err(bad("its checksum does not fit"));
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn member_ids_are_sixteen_digits() {
+        let found = wire::EtcdMember {
+            id: 0xabc,
+            hostname: "a".into(),
+            peer_urls: vec!["https://10.5.0.2:2380".into()],
+            client_urls: vec!["https://10.5.0.2:2379".into()],
+            is_learner: false,
+        };
+        let reply = EtcdMembers { members: vec![found], ..EtcdMembers::default() };
+        expect![[r#"
+            NODE   ID                 HOSTNAME   PEER URLS               CLIENT URLS             LEARNER
+            n      0000000000000abc   a          https://10.5.0.2:2380   https://10.5.0.2:2379   false
+        "#]]
+        .assert_eq(&members_text(&[("n".to_owned(), reply)]));
+        assert_eq!(members_text(&[("n".to_owned(), EtcdMembers::default())]), "");
+    }
+
+    #[test]
+    fn a_snapshot_must_have_its_checksum() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("db");
+        let mut content = vec![7_u8; 1024];
+        content.extend(ichor_pki::sha256(&content));
+        std::fs::write(&path, &content).unwrap();
+        assert_eq!(read_snapshot(&path, false).unwrap().len(), 1056);
+        content[3] ^= 1;
+        std::fs::write(&path, &content).unwrap();
+        assert!(read_snapshot(&path, false).unwrap_err().to_string().contains("does not fit"));
+        assert!(read_snapshot(&path, true).is_ok());
+    }
+}

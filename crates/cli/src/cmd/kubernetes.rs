@@ -1,0 +1,282 @@
+//! `kubeconfig`, `health`, `upgrade-k8s`, `rotate-ca`, `conformance`: commands about the Kubernetes cluster.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use ichor_wire::cluster::{ClusterInfo, HealthCheckProgress, HealthCheckRequest};
+
+use crate::explain;
+use crate::failure::{Context, Failure};
+use crate::files;
+use crate::parse::Call;
+use crate::print;
+use crate::session::{Session, StreamErrors, block_on, warn_of_old_versions};
+use crate::table::{Args, Command, Complete, Flag, Group};
+
+/// The most a kubeconfig may take.
+const KUBECONFIG_MAX: u64 = 1024 * 1024;
+
+/// `kubeconfig`.
+pub static KUBECONFIG: Command = Command {
+    name: "kubeconfig",
+    group: Group::Machines,
+    about: "Fetch the administrator's kubeconfig",
+    long: "Fetches the administrator's kubeconfig from a control plane machine. Without a path it goes to the file\n\
+           of KUBECONFIG or to ~/.kube/config; with --merge=false `-` prints it.",
+    examples: &["kubeconfig --merge=false -", "kubeconfig ./kubeconfig"],
+    args: Args::between("[local-path]", 0, 1).complete(&[Complete::File]),
+    flags: &[
+        Flag::switch("force", "replace what is there").short('f'),
+        Flag::text("force-context-name", "name of the context"),
+        Flag::switch("merge", "add to a file that exists").short('m').default("true"),
+    ],
+    run: Some(kubeconfig),
+    ..Command::EMPTY
+};
+
+static NODE_FLAGS: &[Flag] = &[
+    Flag::list("control-plane-nodes", "control plane machines, when they are not to be discovered"),
+    Flag::text("init-node", "the first control plane machine of old clusters"),
+    Flag::text("k8s-endpoint", "address of the Kubernetes API"),
+    Flag::list("worker-nodes", "worker machines, when they are not to be discovered"),
+];
+
+/// `health`.
+pub static HEALTH: Command = Command {
+    name: "health",
+    group: Group::Machines,
+    about: "Check the health of the cluster",
+    flags: &[
+        Flag::switch("run-e2e", "run the tests of Kubernetes afterwards"),
+        Flag::switch("server", "let a machine do the checks").default("true"),
+        Flag::duration("wait-timeout", "20m0s", "give up after this time"),
+    ],
+    shared_flags: NODE_FLAGS,
+    run: Some(health),
+    ..Command::EMPTY
+};
+
+static CONFIG_TEXT_FLAGS: &[Flag] = &[
+    Flag::switch("with-docs", "describe every key in the changed configurations").default("true"),
+    Flag::switch("with-examples", "show samples in the changed configurations").default("true"),
+];
+
+/// `upgrade-k8s`.
+pub static UPGRADE_K8S: Command = Command {
+    name: "upgrade-k8s",
+    group: Group::Machines,
+    about: "Upgrade Kubernetes",
+    flags: &[
+        Flag::text("apiserver-image", "image of kube-apiserver").default("registry.k8s.io/kube-apiserver"),
+        Flag::text("controller-manager-image", "image of kube-controller-manager")
+            .default("registry.k8s.io/kube-controller-manager"),
+        Flag::switch("dry-run", "show what would be done"),
+        Flag::text("endpoint", "address of the Kubernetes API"),
+        Flag::text("from", "version to upgrade from; found out without it"),
+        Flag::text("kubelet-image", "image of the kubelet").default("ghcr.io/siderolabs/kubelet"),
+        Flag::switch("pre-pull-images", "pull images before anything changes").default("true"),
+        Flag::text("proxy-image", "image of kube-proxy").default("registry.k8s.io/kube-proxy"),
+        Flag::text("scheduler-image", "image of kube-scheduler").default("registry.k8s.io/kube-scheduler"),
+        Flag::text("to", "version to upgrade to").default("1.35.0"),
+        Flag::switch("upgrade-kubelet", "upgrade the kubelet too").default("true"),
+    ],
+    shared_flags: CONFIG_TEXT_FLAGS,
+    run: Some(upgrade),
+    ..Command::EMPTY
+};
+
+/// `rotate-ca`.
+pub static ROTATE_CA: Command = Command {
+    name: "rotate-ca",
+    group: Group::Machines,
+    about: "Replace the CAs of the machine API and of Kubernetes",
+    flags: &[
+        Flag::list("control-plane-nodes", "control plane machines, when they are not to be discovered"),
+        Flag::switch("dry-run", "show what would be done").default("true"),
+        Flag::text("init-node", "the first control plane machine of old clusters"),
+        Flag::text("k8s-endpoint", "address of the Kubernetes API"),
+        Flag::switch("kubernetes", "replace the CA of Kubernetes").default("true"),
+        Flag::text("output", "file of the new client configuration")
+            .short('o')
+            .default("talosconfig")
+            .complete(Complete::File),
+        Flag::switch("talos", "replace the CA of the machine API").default("true"),
+        Flag::list("worker-nodes", "worker machines, when they are not to be discovered"),
+    ],
+    shared_flags: CONFIG_TEXT_FLAGS,
+    run: Some(rotate),
+    ..Command::EMPTY
+};
+
+/// `conformance`.
+pub static CONFORMANCE: Command = Command {
+    name: "conformance",
+    group: Group::Machines,
+    about: "Run conformance tests",
+    subcommands: &[&Command {
+        name: "kubernetes",
+        aliases: &["k8s"],
+        about: "Run the conformance tests of Kubernetes",
+        flags: &[Flag::text("mode", "fast or certified")
+            .default("fast")
+            .complete(Complete::Words(&["fast", "certified"]))],
+        run: Some(conformance),
+        ..Command::EMPTY
+    }],
+    ..Command::EMPTY
+};
+
+/// The kubeconfig as the one machine of the session hands it out.
+async fn fetch(session: &Session, call: &Call) -> Result<Vec<u8>, Failure> {
+    let doing = "error copying";
+    let client = session.only(call)?;
+    let stream = session.ask(client.machine().kubeconfig(())).await;
+    let mut stream = stream.map_err(|status| explain::status(doing, &status))?.into_inner();
+    let mut packed = Vec::new();
+    while let Some(message) = stream.message().await.map_err(|status| explain::status(doing, &status))? {
+        let (_, data) = ichor_client::sort(message, &session.label)
+            .map_err(|error| explain::nodes(doing, std::slice::from_ref(&error)))?;
+        packed.extend_from_slice(&data.bytes);
+    }
+    unpack(&packed).context("unpack the kubeconfig")
+}
+
+fn unpack(packed: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(packed));
+    for entry in archive.entries()? {
+        let entry = entry?;
+        if entry.path()?.as_ref() == Path::new("kubeconfig") {
+            let mut content = Vec::new();
+            entry.take(KUBECONFIG_MAX).read_to_end(&mut content)?;
+            return Ok(content);
+        }
+    }
+    Err(std::io::Error::other("it is not in the machine's answer"))
+}
+
+/// The file to write; nothing means standard output.
+fn target(call: &Call) -> Result<Option<PathBuf>, Failure> {
+    let merge = call.on("merge");
+    let path = match call.args.first().map(String::as_str) {
+        Some("-") if !merge => return Ok(None),
+        Some(path) => PathBuf::from(path),
+        None if merge => default_path()?,
+        None => PathBuf::from("."),
+    };
+    Ok(Some(if path.is_dir() { path.join("kubeconfig") } else { path }))
+}
+
+fn default_path() -> Result<PathBuf, Failure> {
+    let named = std::env::var("KUBECONFIG").unwrap_or_default();
+    let named: Vec<&str> = named.split(':').filter(|path| !path.is_empty()).collect();
+    match named.as_slice() {
+        [] => match std::env::var_os("HOME") {
+            Some(home) => Ok(PathBuf::from(home).join(".kube/config")),
+            None => {
+                Err(Failure::new("there is no place for the kubeconfig: neither HOME nor KUBECONFIG is set")
+                    .hint("name a file"))
+            }
+        },
+        [only] => Ok(PathBuf::from(only)),
+        _ => Err(Failure::new("multiple kubeconfig files defined").hint("KUBECONFIG may name one file only")),
+    }
+}
+
+fn kubeconfig(call: &Call) -> Result<(), Failure> {
+    let target = target(call)?;
+    if let Some(path) = target.as_deref().filter(|path| path.exists())
+        && !call.on("merge")
+        && !call.on("force")
+    {
+        return Err(Failure::new(format!(
+            "kubeconfig file already exists, use --force to overwrite: {path:?}"
+        )));
+    }
+    block_on(async {
+        let session = Session::open(call).await?;
+        let content = fetch(&session, call).await?;
+        match target {
+            None => print(&String::from_utf8_lossy(&content)),
+            Some(path) if path.exists() && call.on("merge") => Err(Failure::new(format!(
+                "{} exists, and adding to a kubeconfig is not there yet",
+                path.display()
+            ))
+            .hint("write another file with `ichorctl kubeconfig --merge=false FILE`")),
+            Some(path) => files::write(&path, &content, 0o600),
+        }
+    })
+}
+
+fn health(call: &Call) -> Result<(), Failure> {
+    if !call.on("server") {
+        return Err(Failure::new("checks from the client are not there yet")
+            .hint("let a machine do them: leave --server=false out"));
+    }
+    if call.on("run-e2e") {
+        return Err(not_yet("running the tests of Kubernetes"));
+    }
+    let mut control_plane_nodes = call.list("control-plane-nodes");
+    control_plane_nodes.extend(call.some_text("init-node").map(str::to_owned));
+    let timeout = call.duration("wait-timeout");
+    let request = HealthCheckRequest {
+        wait_timeout: Some(prost_types::Duration {
+            seconds: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            nanos: i32::try_from(timeout.subsec_nanos()).unwrap_or_default(),
+        }),
+        cluster_info: Some(ClusterInfo {
+            control_plane_nodes,
+            worker_nodes: call.list("worker-nodes"),
+            force_endpoint: call.text("k8s-endpoint").to_owned(),
+        }),
+    };
+    block_on(async {
+        let session = Session::open(call).await?;
+        session.only(call)?;
+        let stream = session.all().cluster().health_check(request).await;
+        let mut errors = StreamErrors::default();
+        let take = |_: String, progress: HealthCheckProgress| {
+            eprintln!("{}", progress.message);
+            Ok(())
+        };
+        session.read("healthcheck error", stream, take, &mut errors).await?;
+        errors.finish()
+    })
+}
+
+fn not_yet(what: &str) -> Failure {
+    Failure::new(format!("{what} is not there yet")).whole()
+}
+
+/// These begin with a kubeconfig; a machine that has none says why.
+fn needs_kubernetes(call: &Call, what: &str) -> Result<(), Failure> {
+    block_on(async {
+        let session = Session::open(call).await?;
+        session.only(call)?;
+        warn_of_old_versions(&session).await;
+        fetch(&session, call).await?;
+        Err(not_yet(what))
+    })
+}
+
+fn upgrade(call: &Call) -> Result<(), Failure> {
+    needs_kubernetes(call, "upgrading Kubernetes")
+}
+
+fn rotate(call: &Call) -> Result<(), Failure> {
+    if !call.on("talos") && !call.on("kubernetes") {
+        return Ok(());
+    }
+    Err(not_yet("replacing a CA").hint(
+        "by hand: add the new CA to `machine.acceptedCAs` everywhere, make it `machine.ca`, then drop the old one",
+    ))
+}
+
+fn conformance(call: &Call) -> Result<(), Failure> {
+    let mode = call.text("mode");
+    if !["fast", "certified"].contains(&mode) {
+        return Err(
+            Failure::new(format!("unsupported conformance mode {mode}")).hint("use fast or certified")
+        );
+    }
+    needs_kubernetes(call, "running the conformance tests")
+}

@@ -1,0 +1,121 @@
+//! `support`: everything that helps to find a fault, in one archive and without secrets.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufWriter, stdin};
+use std::path::{Path, PathBuf};
+
+use futures_util::stream::{self, StreamExt as _};
+use ichor_client::Client;
+use jiff::Timestamp;
+
+use crate::failure::{Context, Failure};
+use crate::parse::Call;
+use crate::print;
+use crate::session::{Session, block_on};
+use crate::support::{Collector, collectors};
+use crate::table::{Command, Complete, Flag, Group};
+use crate::tabs::Table;
+use crate::term::Progress;
+use crate::zip::Archive;
+
+/// The most that is collected at the same time.
+const WORKERS_MAX: usize = 32;
+
+/// The command.
+pub static SUPPORT: Command = Command {
+    name: "support",
+    group: Group::Machines,
+    about: "Collect what helps to find a fault",
+    long: "Writes a zip archive with the kernel log, the logs and states of services, all resources, the graph of\n\
+           controllers, mounts, devices, disk counters, processes and versions of every machine. Specs of\n\
+           sensitive resources are left out.",
+    examples: &["support -n 10.5.0.2,10.5.0.3 -O bundle.zip"],
+    flags: &[
+        Flag::int("num-workers", "1", "collect this many things of a machine at once").short('w'),
+        Flag::text("output", "file to write (default support.zip)").short('O').complete(Complete::File),
+        Flag::switch("verbose", "say what is collected").short('v'),
+    ],
+    run: Some(run),
+    ..Command::EMPTY
+};
+
+fn run(call: &Call) -> Result<(), Failure> {
+    if !call.given("nodes") {
+        return Err(Failure::new(
+            "please provide at least a single node to gather the debug information from",
+        )
+        .hint("name the machines with `-n ADDRESS`; those of the client configuration do not count here"));
+    }
+    let path = PathBuf::from(call.some_text("output").unwrap_or("support.zip"));
+    if path.exists() {
+        confirm(&path)?;
+    }
+    let workers = usize::try_from(call.int("num-workers")).unwrap_or(1).clamp(1, WORKERS_MAX);
+    block_on(async {
+        let session = Session::open(call).await?;
+        let file = File::create(&path).context(format!("create {}", path.display()))?;
+        let mut archive = Archive::new(BufWriter::new(file));
+        let mut progress = Progress::new();
+        let mut errors: Vec<(String, String)> = Vec::new();
+        for node in &session.nodes {
+            progress.step(format!("collecting from {node}"));
+            let client = session.node(node);
+            let (list, failed) = collectors(&client, &session).await;
+            errors.extend(failed.into_iter().map(|error| (node.clone(), error)));
+            let mut results =
+                stream::iter(list.iter().map(|collector| collect(&session, &client, collector)))
+                    .buffered(workers);
+            while let Some((name, result)) = results.next().await {
+                progress.tick(&name);
+                if call.on("verbose") {
+                    eprintln!("{node}: {name}");
+                }
+                match result {
+                    Ok(content) if content.is_empty() => {}
+                    Ok(content) => archive
+                        .add(&format!("{node}/{name}"), &content, Timestamp::now())
+                        .context(format!("write {}", path.display()))?,
+                    Err(failure) => errors.push((node.clone(), format!("{name}: {failure}"))),
+                }
+            }
+        }
+        progress.done();
+        drop(archive.finish().context(format!("write {}", path.display()))?);
+        tell(&errors);
+        eprintln!("Support bundle is written to {}", path.display());
+        Ok(())
+    })
+}
+
+async fn collect(
+    session: &Session,
+    client: &Client,
+    collector: &Collector,
+) -> (String, Result<Vec<u8>, Failure>) {
+    (collector.name(), collector.run(session, client).await)
+}
+
+fn confirm(path: &Path) -> Result<(), Failure> {
+    print(&format!("{} already exists, overwrite? [y/N]: ", path.display()))?;
+    let mut answer = String::new();
+    stdin().lock().read_line(&mut answer).context("read the answer")?;
+    if answer.trim().eq_ignore_ascii_case("y") {
+        return Ok(());
+    }
+    Err(Failure::new("operation aborted").hint("name another file with `-O FILE`"))
+}
+
+fn tell(errors: &[(String, String)]) {
+    if errors.is_empty() {
+        return;
+    }
+    let mut table = Table::with_header(["", "SOURCE", "ERROR"]);
+    for (source, error) in errors {
+        let mut source = source.as_str();
+        for line in error.lines() {
+            table.row(["", source, line.trim()]);
+            source = "";
+        }
+    }
+    eprint!("Processed with errors:\n{}", table.take());
+}

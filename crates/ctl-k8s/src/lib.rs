@@ -4,12 +4,18 @@
 //! taints. Who carries them out comes with Kubernetes itself.
 
 pub mod args;
+pub mod bootstrap;
+pub mod coredns;
 pub mod files;
+pub mod flannel;
 pub mod images;
 pub mod kubelet;
+pub mod manifests;
 pub mod names;
 pub mod pods;
+pub mod prism;
 pub mod settings;
+pub mod user_pods;
 pub mod wishes;
 
 use ichor_cosi::{RegisterError, Runtime};
@@ -32,5 +38,9 @@ pub fn register(runtime: &Runtime, host: kubelet::Host) -> Result<(), RegisterEr
     runtime.register(settings::SchedulerController)?;
     runtime.register(settings::BootstrapManifestsController)?;
     runtime.register(settings::ExtraManifestsController)?;
+    runtime.register(bootstrap::ManifestController)?;
+    runtime.register(prism::EndpointsController)?;
+    runtime.register(prism::ConfigController)?;
+    runtime.register(user_pods::StaticPodConfigController)?;
     Ok(())
 }

@@ -77,6 +77,8 @@ pub struct SyncController<T> {
     servers: Vec<String>,
     synced: bool,
     epoch: i64,
+    /// What the last question came to, if not to a right clock.
+    trouble: Option<String>,
 }
 
 impl<T: TimePort> SyncController<T> {
@@ -92,6 +94,7 @@ impl<T: TimePort> SyncController<T> {
             servers: Vec::new(),
             synced: false,
             epoch: 0,
+            trouble: None,
         }
     }
 
@@ -105,6 +108,7 @@ impl<T: TimePort> SyncController<T> {
             Ok(answer) => answer,
             Err(error) => {
                 debug!(servers = ?self.servers, %error, "no time server answers");
+                self.trouble = Some(error.to_string());
                 self.due = Some(Instant::now() + self.retry);
                 self.retry = (self.retry * 2).min(RETRY_MAX);
                 return Ok(());
@@ -122,6 +126,11 @@ impl<T: TimePort> SyncController<T> {
             );
             return Ok(());
         }
+        if !self.port.owns_clock() {
+            self.trouble = wrong_clock(answer.offset_ns, &self.servers);
+            return Ok(());
+        }
+        self.trouble = None;
         let adjustment = adjustment(answer.offset_ns, poll);
         self.port.adjust(adjustment, answer.leap)?;
         if answer.offset_ns.unsigned_abs() > EPOCH_MIN.as_nanos() as u64 {
@@ -137,22 +146,26 @@ impl<T: TimePort> SyncController<T> {
 struct Settings {
     disabled: bool,
     boot_timeout: Duration,
+    /// Time servers are named.
+    named: bool,
 }
 
 fn settings(ctx: &Context) -> Result<Settings, ControllerError> {
     let documents = Configuration::active(ctx)?;
-    let mut settings = Settings { disabled: false, boot_timeout: Duration::ZERO };
+    let mut settings = Settings { disabled: false, boot_timeout: Duration::ZERO, named: false };
     for document in documents.iter().flat_map(|documents| documents.iter()) {
         match document {
             Document::Config(config) => {
                 let time = config.machine.as_ref().and_then(|machine| machine.time.as_ref());
                 if let Some(time) = time {
                     settings.disabled |= time.disabled.unwrap_or(false);
+                    settings.named |= !time.servers.is_empty();
                     settings.boot_timeout = settings.boot_timeout.max(time.boot_timeout.to_std());
                 }
             }
             Document::TimeSyncConfig(time) => {
                 settings.disabled |= time.enabled == Some(false);
+                settings.named |= time.ntp.as_ref().is_some_and(|ntp| !ntp.servers.is_empty());
                 settings.boot_timeout = settings.boot_timeout.max(time.boot_timeout.to_std());
             }
             _ => {}
@@ -179,9 +192,15 @@ impl<T: TimePort> Controller for SyncController<T> {
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let settings = settings(ctx)?;
         let disabled = settings.disabled || !self.port.owns_clock();
+        // A clock that belongs to somebody else is not set, and still looked at where the configuration names
+        // servers: certificates depend on it.
+        let looked_at = !disabled || (!settings.disabled && settings.named);
+        if !looked_at {
+            self.trouble = None;
+        }
         let devices_ready = ctx.get::<DevicesStatus>("devices")?.is_some_and(|devices| devices.ready);
         let servers = ctx.get::<TimeServerStatus>("timeservers")?;
-        if !disabled
+        if looked_at
             && devices_ready
             && let Some(servers) = servers
         {
@@ -197,6 +216,9 @@ impl<T: TimePort> Controller for SyncController<T> {
                 );
             }
         }
+        if let Some(trouble) = &self.trouble {
+            ctx.trouble(trouble.clone());
+        }
         let left = settings.boot_timeout.checked_sub(self.started.elapsed());
         let waited_enough = !settings.boot_timeout.is_zero() && left.is_none();
         let synced = disabled || self.synced || waited_enough;
@@ -208,6 +230,19 @@ impl<T: TimePort> Controller for SyncController<T> {
         })?;
         Ok(())
     }
+}
+
+/// What to say about a clock that this machine may not set.
+fn wrong_clock(offset_ns: i64, servers: &[String]) -> Option<String> {
+    if offset_ns.unsigned_abs() <= STEP_MIN.as_nanos() as u64 {
+        return None;
+    }
+    let seconds = offset_ns.unsigned_abs() as f64 / 1e9;
+    let way = if offset_ns > 0 { "behind" } else { "ahead of" };
+    Some(format!(
+        "the clock is {seconds:.1} s {way} time server {}, and is not this machine's to set",
+        servers.join(", ")
+    ))
 }
 
 /// How the clock gets over an offset.

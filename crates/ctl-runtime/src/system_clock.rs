@@ -39,7 +39,7 @@ impl TimePort for SystemClock {
                         leap,
                     });
                 }
-                Err(error) => last = io::Error::other(error),
+                Err(error) => last = io::Error::other(chain(&error)),
             }
         }
         Err(last)
@@ -50,5 +50,13 @@ impl TimePort for SystemClock {
             Adjustment::Step { offset_ns } => clock::step(offset_ns, leap),
             Adjustment::Slew { offset_ns, constant } => clock::slew(offset_ns, constant, leap),
         }
+    }
+}
+
+/// The error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", chain(source)),
+        None => error.to_string(),
     }
 }

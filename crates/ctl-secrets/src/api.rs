@@ -65,6 +65,7 @@ impl<S: TrustService> Api<S> {
                 all.iter().flat_map(|found| found.addresses.iter().filter_map(Ip::get)).collect();
             if addresses.is_empty() {
                 debug!("no control plane machine is known yet, the certificate waits");
+                ctx.trouble("no address of a control plane machine is known that could sign the certificate");
                 return Ok(None);
             }
             Some(addresses.into_iter().collect())

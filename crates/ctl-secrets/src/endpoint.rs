@@ -68,6 +68,7 @@ impl<R: Resolve> Controller for StaticEndpoint<R> {
                 Err(error) => {
                     // What was found before is better than nothing.
                     warn!(host, %error, "the control plane endpoint does not resolve");
+                    ctx.trouble(format!("the control plane endpoint {host} does not resolve: {error}"));
                     ctx.requeue_after(RETRY);
                     return Ok(());
                 }

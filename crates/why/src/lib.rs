@@ -15,7 +15,6 @@ mod time;
 use ichor_resource::config::MachineConfig;
 use ichor_resource::network::NetworkStatus;
 use ichor_resource::runtime::{Diagnostic, MachineStage, MachineStatus};
-use ichor_resource::time::TimeStatus;
 
 use finding::{Cause, Collector, listed, span};
 pub use finding::{Finding, Reason, Report};
@@ -109,12 +108,7 @@ fn node(snapshot: &Snapshot, found: &mut Collector) {
     }
     network_findings(snapshot, found);
     if let Some(cause) = time::cause(snapshot) {
-        let synced = snapshot.get::<TimeStatus>("node").is_some_and(|status| status.synced);
-        found.add(
-            "time",
-            if synced { "the clock may be wrong" } else { "the clock is not known to be right" },
-            cause,
-        );
+        found.add("time", time::symptom(snapshot), cause);
     }
     for service in &snapshot.services {
         if let Some((summary, cause)) = services::service(snapshot, service) {

@@ -132,8 +132,8 @@ pub(crate) fn routes(snapshot: &Snapshot) -> Vec<(String, Cause)> {
         found.push((
             format!("{name} is not installed"),
             cause.behind(
-                format!("{name} is wanted, and the kernel does not have it"),
-                format!("RouteSpecs/{id} (layer {}); not in RouteStatuses", layer(spec)),
+                "it is wanted, and the kernel does not have it",
+                format!("RouteSpecs/{id}, layer {}; not in RouteStatuses", layer(spec)),
             ),
         ));
     }
@@ -144,7 +144,7 @@ pub(crate) fn routes(snapshot: &Snapshot) -> Vec<(String, Cause)> {
             let advice =
                 format!("correct the gateway {gateway} in the machine configuration, or bring it up");
             let cause = Cause::new("route", format!("gateway {gateway}"), advice)
-                .step(format!("{name} is installed"), format!("RouteStatuses/{id}"))
+                .step("it is installed", format!("RouteStatuses/{id}"))
                 .step(reason.text, reason.evidence);
             found.push((format!("{name} leads nowhere"), cause));
         }

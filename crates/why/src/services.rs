@@ -8,6 +8,8 @@ use crate::snapshot::{Service, Snapshot};
 const RECENT: u64 = 120;
 /// So many starts in that time are a crash loop, even if it runs right now.
 const LOOP_MIN: usize = 3;
+/// A service that runs this long after a crash has got over it.
+const CALM: u64 = 30;
 /// Services that wait for each other.
 const DEPTH_MAX: usize = 8;
 /// Log lines told.
@@ -24,7 +26,8 @@ fn walk(snapshot: &Snapshot, service: &Service, depth: usize) -> Option<(String,
         service.events.iter().filter(|event| is_start(&event.message) && event.ago <= RECENT).count();
     let ended = service.events.iter().rev().find(|event| is_end(&event.message));
     if let Some(ended) = ended
-        && (starts >= LOOP_MIN || (service.state == "Waiting" && is_end(last_message(service))))
+        && ((starts >= LOOP_MIN && ended.ago < CALM)
+            || (service.state == "Waiting" && is_end(last_message(service))))
     {
         return Some(crashing(service, starts, &ended.message, ended.ago));
     }
@@ -64,10 +67,38 @@ fn exit_reason(message: &str) -> &str {
     reason.split_once(" (last log").map_or(reason, |(reason, _)| reason)
 }
 
+/// The last lines of its log that differ, without their times; complaints before all others.
+fn last_words(service: &Service) -> Vec<&str> {
+    let complains =
+        |line: &&str| ["ERROR", "WARN", "panic", "rror:", "fatal"].iter().any(|word| line.contains(word));
+    let mut lines: Vec<&str> = service.log.iter().map(|line| without_time(line)).collect();
+    if lines.iter().any(complains) {
+        lines.retain(complains);
+    }
+    let mut words: Vec<&str> = Vec::new();
+    for line in lines.into_iter().rev() {
+        if words.len() < LINES && !words.contains(&line) {
+            words.insert(0, line);
+        }
+    }
+    words
+}
+
+/// A line that begins with a date loses it: it would make equal lines differ.
+fn without_time(line: &str) -> &str {
+    match line.split_once(' ') {
+        Some((first, rest)) if first.starts_with(|c: char| c.is_ascii_digit()) && first.contains(':') => {
+            rest.trim()
+        }
+        _ => line,
+    }
+}
+
 fn with_log(cause: Cause, service: &Service) -> Cause {
-    let lines = &service.log[service.log.len().saturating_sub(LINES)..];
     let evidence = format!("ichorctl logs {}", service.id);
-    lines.iter().fold(cause, |cause, line| cause.step(format!("it wrote: {line}"), evidence.clone()))
+    last_words(service)
+        .into_iter()
+        .fold(cause, |cause, line| cause.step(format!("it wrote: {line}"), evidence.clone()))
 }
 
 fn crashing(service: &Service, starts: usize, message: &str, ago: u64) -> (String, Cause) {
@@ -78,6 +109,10 @@ fn crashing(service: &Service, starts: usize, message: &str, ago: u64) -> (Strin
             format!(
                 "something kills it: look for `oom` in `ichorctl dmesg`; `ichorctl service {id}` shows each exit"
             )
+        }
+        _ if service.log.iter().any(|line| line.contains("already in use")) => {
+            "find what else listens on that port (`ichorctl netstat -l -p`) and stop it; the service comes back by itself"
+                .to_owned()
         }
         _ => format!("its own last words say what it lacks; `ichorctl logs {id}` has the rest"),
     };

@@ -225,7 +225,7 @@ fn a_clock_that_is_off_where_it_cannot_be_set() {
     node.controller("time.SyncController", 0, Some("the clock is 7200.0 s behind time server 10.5.0.1"));
     node.check(Target::Node, expect![[r#"
         ! one thing is wrong
-        [time] time: the clock may be wrong
+        [time] time: the clock is wrong, or the time server is
           the clock is 7200.0 s behind time server 10.5.0.1 (time.SyncController)
           do: find out who is right: compare with another server (`ichorctl time --check SERVER`); set the clock of the host, or name a server you trust in `machine.time.servers`
     "#]]);
@@ -248,7 +248,7 @@ fn resolvers_that_do_not_answer() {
         [dns] dns: names do not resolve
           the resolver 10.5.0.250 does not answer (DNSUpstreams: healthy=false; 10.5.0.250:53: timed out)
           10.5.0.250 does not answer on its own network (neighbour table of eth0: no hardware address)
-          also: the clock may be wrong
+          also: the time server's name does not resolve
           also: the control plane endpoint has no address
           do: correct `machine.network.nameservers`, or make 10.5.0.250 answer DNS to this machine (UDP and TCP port 53)
     "#]]);
@@ -270,7 +270,7 @@ fn a_static_route_over_a_gateway_of_another_network() {
     node.check(Target::Node, expect![[r#"
         ! one thing is wrong
         [route] network: the route to 10.99.0.0/16 via 192.168.77.1 is not installed
-          the route to 10.99.0.0/16 via 192.168.77.1 is wanted, and the kernel does not have it (RouteSpecs/eth0/inet4/192.168.77.1/10.99.0.0/16/1024 (layer machine configuration); not in RouteStatuses)
+          it is wanted, and the kernel does not have it (RouteSpecs/eth0/inet4/192.168.77.1/10.99.0.0/16/1024, layer machine configuration; not in RouteStatuses)
           its gateway 192.168.77.1 is not in any network of eth0 (AddressStatuses: eth0 has 10.5.0.2/24)
           do: correct the gateway 192.168.77.1 in the machine configuration, or give eth0 an address in its network
     "#]]);
@@ -279,7 +279,7 @@ fn a_static_route_over_a_gateway_of_another_network() {
     node.check(Target::Node, expect![[r#"
         ! one thing is wrong
         [route] network: the route to 10.99.0.0/16 via 192.168.77.1 is not installed
-          the route to 10.99.0.0/16 via 192.168.77.1 is wanted, and the kernel does not have it (RouteSpecs/x (layer machine configuration); not in RouteStatuses)
+          it is wanted, and the kernel does not have it (RouteSpecs/x, layer machine configuration; not in RouteStatuses)
           there is no link eth9 (LinkStatuses: not among them)
           do: correct the link name in the machine configuration; this machine has eth0
     "#]]);
@@ -293,12 +293,12 @@ fn an_installed_route_whose_gateway_is_silent() {
     node.check(
         Target::Node,
         expect![[r#"
-        ! one thing is wrong
-        [route] network: the route to 10.99.0.0/16 via 10.5.0.66 leads nowhere
-          the route to 10.99.0.0/16 via 10.5.0.66 is installed (RouteStatuses/10.99.0.0/16/10.5.0.66)
-          10.5.0.66 does not answer on its own network (neighbour table of eth0: no hardware address)
-          do: correct the gateway 10.5.0.66 in the machine configuration, or bring it up
-    "#]],
+            ! one thing is wrong
+            [route] network: the route to 10.99.0.0/16 via 10.5.0.66 leads nowhere
+              it is installed (RouteStatuses/10.99.0.0/16/10.5.0.66)
+              10.5.0.66 does not answer on its own network (neighbour table of eth0: no hardware address)
+              do: correct the gateway 10.5.0.66 in the machine configuration, or bring it up
+        "#]],
     );
 }
 
@@ -346,13 +346,13 @@ fn a_service_that_crashes() {
     node.check(
         Target::Service("trustd".into()),
         expect![[r#"
-        ! one thing is wrong
-        [crash] service trustd: trustd keeps crashing: 3 starts in the last 2 min
-          it ended with exit status 1 (service trustd: 10 s ago, state Waiting)
-          it wrote: starting (ichorctl logs trustd)
-          it wrote: listen on [::]:50001: address already in use (ichorctl logs trustd)
-          do: its own last words say what it lacks; `ichorctl logs trustd` has the rest
-    "#]],
+            ! one thing is wrong
+            [crash] service trustd: trustd keeps crashing: 3 starts in the last 2 min
+              it ended with exit status 1 (service trustd: 10 s ago, state Waiting)
+              it wrote: starting (ichorctl logs trustd)
+              it wrote: listen on [::]:50001: address already in use (ichorctl logs trustd)
+              do: find what else listens on that port (`ichorctl netstat -l -p`) and stop it; the service comes back by itself
+        "#]],
     );
     // It runs at this very moment, and is still the problem.
     trustd.state = "Running".into();
@@ -362,13 +362,13 @@ fn a_service_that_crashes() {
     node.check(
         Target::Node,
         expect![[r#"
-        ! one thing is wrong
-        [crash] service trustd: trustd keeps crashing: 4 starts in the last 2 min
-          it ended with exit status 1 (service trustd: 10 s ago, state Running)
-          it wrote: starting (ichorctl logs trustd)
-          it wrote: listen on [::]:50001: address already in use (ichorctl logs trustd)
-          do: its own last words say what it lacks; `ichorctl logs trustd` has the rest
-    "#]],
+            ! one thing is wrong
+            [crash] service trustd: trustd keeps crashing: 4 starts in the last 2 min
+              it ended with exit status 1 (service trustd: 10 s ago, state Running)
+              it wrote: starting (ichorctl logs trustd)
+              it wrote: listen on [::]:50001: address already in use (ichorctl logs trustd)
+              do: find what else listens on that port (`ichorctl netstat -l -p`) and stop it; the service comes back by itself
+        "#]],
     );
 }
 

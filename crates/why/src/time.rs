@@ -47,6 +47,19 @@ pub(crate) fn cause(snapshot: &Snapshot) -> Option<Cause> {
     })
 }
 
+/// What is wrong with the time, in one line.
+pub(crate) fn symptom(snapshot: &Snapshot) -> &'static str {
+    let complaint =
+        snapshot.controller(CONTROLLER).and_then(|controller| controller.complaint()).unwrap_or_default();
+    if complaint.contains("resolve") {
+        "the time server's name does not resolve"
+    } else if complaint.contains("clock") {
+        "the clock is wrong, or the time server is"
+    } else {
+        "the clock is not known to be right"
+    }
+}
+
 fn asked(snapshot: &Snapshot, servers: &[String], trouble: &str) -> Cause {
     if trouble.contains("resolve") {
         let cause = network::dns(snapshot).unwrap_or_else(|| {

@@ -33,26 +33,36 @@ pub(crate) fn devices_input() -> Input {
 /// do not matter.
 pub(crate) fn settings(ctx: &Context) -> Result<Option<Settings>, ControllerError> {
     let config = Configuration::active(ctx)?;
-    Ok(config.map(|config| read(&config, &BTreeMap::new())))
+    Ok(config.map(|config| read(&config, &Selected::default())))
 }
 
 /// As [`settings`], with links that are chosen by selectors; needs [`devices_input`].
 pub(crate) fn settings_with_devices(ctx: &Context) -> Result<Option<Settings>, ControllerError> {
     let Some(config) = Configuration::active(ctx)? else { return Ok(None) };
-    let mut selected: Selected = BTreeMap::new();
+    let mut selected = Selected::default();
     for device in ctx.list::<DeviceConfigSpec>()? {
         // `<link>/<position>/<match>`: the position leads back to the entry.
-        if let [link, position, _] = device.id().split('/').collect::<Vec<_>>()[..]
+        let parts: Vec<_> = device.id().split('/').collect();
+        if let [link, position, _] = parts[..]
             && let Ok(position) = position.parse()
         {
-            selected.entry(position).or_default().push(link.to_owned());
+            selected.links.entry(position).or_default().push(link.to_owned());
+        }
+        if let Some(members) = devices::members(&device.device) {
+            selected.members.insert(parts[0].to_owned(), members);
         }
     }
     Ok(Some(read(&config, &selected)))
 }
 
-/// Links that a selector has chosen, by the position of its entry.
-type Selected = BTreeMap<usize, Vec<String>>;
+/// What selectors have chosen.
+#[derive(Debug, Default)]
+struct Selected {
+    /// Links, by the position of their entry.
+    links: BTreeMap<usize, Vec<String>>,
+    /// Members of bonds, by the name of the bond.
+    members: BTreeMap<String, Vec<String>>,
+}
 
 /// Collects settings of links by name, in order of appearance.
 #[derive(Debug, Default)]
@@ -105,7 +115,10 @@ mod tests {
     use crate::settings::{AutoHostname, LinkKind};
 
     fn parse(yaml: &str) -> Settings {
-        let selected = BTreeMap::from([(1, vec!["ens1".to_owned(), "ens2".to_owned()])]);
+        let selected = Selected {
+            links: BTreeMap::from([(1, vec!["ens1".to_owned(), "ens2".to_owned()])]),
+            members: BTreeMap::from([("bond9".to_owned(), vec!["ens8".to_owned()])]),
+        };
         read(&Documents::load(yaml.as_bytes()).unwrap(), &selected)
     }
 
@@ -180,6 +193,10 @@ machine:
               bond:
                   interfaces: [eth7, eth8]
                   mode: 802.3ad
+            - interface: bond9
+              bond:
+                  deviceSelectors: [{hardwareAddr: '02:*'}]
+              vip: {ip: 10.5.0.9}
             - interface: dummy0
               dummy: true
             - interface: eth9
@@ -197,6 +214,8 @@ machine:
                 bond0: bond 802.3ad
                 eth7: device in bond0 at 0
                 eth8: device in bond0 at 1
+                bond9: bond balance-rr
+                ens8: device in bond9 at 0
                 dummy0: dummy
                 eth9: device ignore
             "#]],

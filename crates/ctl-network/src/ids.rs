@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ichor_resource::network::{ConfigLayer, Family, Operator, RouteSpec, RoutingTable, Scope};
+use ichor_resource::network::{ConfigLayer, Family, Operator, OperatorSpec, RouteSpec, RoutingTable, Scope};
 use ichor_resource::value::{Ip, IpPrefix};
 use ipnet::IpNet;
 
@@ -57,6 +57,14 @@ pub fn route_spec(spec: &RouteSpec) -> String {
 /// The id of an operator on a link.
 pub fn operator(operator: Operator, link: &str) -> String {
     format!("{operator}/{link}")
+}
+
+/// The id of a wanted operator: virtual addresses of one link stay apart.
+pub fn operator_spec(spec: &OperatorSpec) -> String {
+    match spec.vip.ip.get() {
+        Some(ip) => format!("{}/{}/{ip}", spec.operator, spec.link_name),
+        None => operator(spec.operator, &spec.link_name),
+    }
 }
 
 /// The family of an address.

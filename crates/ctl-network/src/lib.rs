@@ -4,9 +4,11 @@
 //! into `network`; appliers make the kernel so; statuses show what the kernel has. [`register`] adds the
 //! whole family to a runtime.
 
+pub mod alias;
 pub mod apply;
 pub mod documents;
 pub mod etc;
+pub mod ethernet;
 mod gate;
 pub mod host_dns;
 mod ids;
@@ -122,7 +124,13 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(source::operator::OperatorConfigController { cmdline: cmdline.clone() })?;
     runtime.register(source::hostname::HostnameConfigController { cmdline: cmdline.clone() })?;
     runtime.register(source::resolver::ResolverConfigController { cmdline: cmdline.clone() })?;
+    runtime.register(source::vip::OperatorVIPConfigController { cmdline: cmdline.clone() })?;
     runtime.register(source::time_server::TimeServerConfigController { cmdline })?;
+    runtime.register(alias::LinkAliasConfigController)?;
+    runtime.register(alias::LinkAliasSpecController::new(kernel.clone(), devices))?;
+    runtime.register(ethernet::EthernetConfigController)?;
+    runtime.register(ethernet::EthernetSpecController::new(kernel.clone(), devices))?;
+    runtime.register(ethernet::EthernetStatusController::new(kernel.clone(), devices))?;
     runtime.register(source::platform::PlatformConfigController { platform: platform.clone() })?;
     runtime.register(source::platform::PlatformConfigApplyController)?;
 

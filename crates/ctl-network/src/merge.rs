@@ -60,14 +60,7 @@ impl Layered for OperatorSpec {
     const CONTROLLER: &'static str = "OperatorMergeControllers.net.talos.dev";
 
     fn merge(specs: Vec<Self>) -> BTreeMap<String, Self> {
-        highest(
-            specs,
-            |s| s.layer,
-            |s| match s.vip.ip.get() {
-                Some(ip) => format!("{}/{}/{ip}", s.operator, s.link_name),
-                None => ids::operator(s.operator, &s.link_name),
-            },
-        )
+        highest(specs, |s| s.layer, ids::operator_spec)
     }
 }
 

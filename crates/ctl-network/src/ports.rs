@@ -8,7 +8,7 @@ use std::time::Duration;
 use ichor_cosi::Wake;
 use ichor_net::NetError;
 use ichor_net::address::Address;
-use ichor_net::link::ethtool::{Driver, Mode};
+use ichor_net::link::ethtool::{self, Driver, Ethernet, Mode};
 use ichor_net::link::{Bridge, Link, Vlan};
 use ichor_net::route::Route;
 use ichor_net::watch::Topics;
@@ -27,6 +27,12 @@ pub trait Kernel: Clone + Send + Sync + 'static {
 
     /// What drivers say about a link.
     fn hardware(&self, link: &str) -> LinkHardware;
+
+    /// What the driver of an ethernet link says about its settings.
+    fn ethernet(&self, link: &str) -> io::Result<Ethernet>;
+
+    /// Changes settings of an ethernet link.
+    fn change_ethernet(&self, link: &str, change: &ethtool::Change) -> io::Result<()>;
 
     /// Changes a link.
     fn change_link(
@@ -92,6 +98,8 @@ pub enum LinkChange {
     HardwareAddr(Vec<u8>),
     /// Set its multicast flag.
     Multicast(bool),
+    /// Set its alias, or remove it.
+    Alias(String),
     /// Make it a member of another link, or of none.
     Master(Option<String>),
     /// Set what a bridge does.

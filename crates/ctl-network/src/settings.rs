@@ -42,6 +42,30 @@ pub struct Settings {
     pub host_dns: HostDnsSetting,
     /// Networks of pods and services.
     pub kubernetes_subnets: Vec<IpNet>,
+    /// Addresses shared by control plane machines.
+    pub vips: Vec<VipSetting>,
+}
+
+/// An address shared by control plane machines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VipSetting {
+    /// The link that gets it.
+    pub link: String,
+    /// The address.
+    pub address: IpAddr,
+    /// How it is moved.
+    pub kind: VipKind,
+}
+
+/// How a shared address is moved from one machine to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VipKind {
+    /// The neighbours are told.
+    Announced,
+    /// Through the Equinix Metal API, with this token.
+    EquinixMetal(String),
+    /// Through the Hetzner Cloud API, with this token.
+    HCloud(String),
 }
 
 /// How a host name is made up.

@@ -9,3 +9,4 @@ pub mod platform;
 pub mod resolver;
 pub mod route;
 pub mod time_server;
+pub mod vip;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ichor_cosi::Wake;
 use ichor_net::address::{self, Address};
-use ichor_net::link::ethtool::Ethtool;
+use ichor_net::link::ethtool::{self, Ethernet, Ethtool};
 use ichor_net::link::{self, Link};
 use ichor_net::route::{self, Route};
 use ichor_net::watch::{Topics, Watcher};
@@ -66,6 +66,14 @@ impl Kernel for SystemKernel {
         }
     }
 
+    fn ethernet(&self, link: &str) -> io::Result<Ethernet> {
+        self.ethtool.ethernet(link)
+    }
+
+    fn change_ethernet(&self, link: &str, change: &ethtool::Change) -> io::Result<()> {
+        self.ethtool.change(link, change)
+    }
+
     async fn change_link(&self, name: &str, change: &LinkChange) -> Result<(), NetError> {
         let netlink = &self.netlink;
         match change {
@@ -79,6 +87,7 @@ impl Kernel for SystemKernel {
             LinkChange::Mtu(mtu) => link::set_mtu(netlink, name, *mtu).await,
             LinkChange::HardwareAddr(address) => link::set_hardware_addr(netlink, name, address).await,
             LinkChange::Multicast(on) => link::set_multicast(netlink, name, *on).await,
+            LinkChange::Alias(alias) => link::set_alias(netlink, name, alias).await,
             LinkChange::Master(master) => link::set_master(netlink, name, master.as_deref()).await,
             LinkChange::Bridge(bridge) => link::set_bridge(netlink, name, *bridge).await,
         }

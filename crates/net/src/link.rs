@@ -262,6 +262,13 @@ pub async fn set_bridge(netlink: &Netlink, name: &str, bridge: Bridge) -> Result
     netlink.request(message).map_err(refused("set bridge", name.to_owned()))
 }
 
+/// Sets or, when empty, removes the alias of a link.
+pub async fn set_alias(netlink: &Netlink, name: &str, alias: &str) -> Result<(), NetError> {
+    change(netlink, name, "set alias of link", header(0, 0, 0), |m| {
+        m.attribute(IFLA_IFALIAS, alias.as_bytes())
+    })
+}
+
 /// Gives a link another name; it must be down.
 pub async fn rename(netlink: &Netlink, name: &str, to: &str) -> Result<(), NetError> {
     check_name(to)?;

@@ -159,3 +159,31 @@ fn a_list_of_thousands_is_complete() {
         assert!(found.iter().filter(|r| r.protocol == libc::RTPROT_STATIC).count() == 3000);
     });
 }
+
+#[test]
+fn a_link_tells_and_takes_ethernet_settings_and_an_alias() {
+    use ichor_net::link::ethtool::{Change, Ethtool};
+    in_fresh_namespace(|| async {
+        let nl = Netlink::open().unwrap();
+        link::create_veth_pair(&nl, "v0", "v1", None).await.unwrap();
+        let ethtool = Ethtool::open().unwrap();
+        let before = ethtool.ethernet("v0").unwrap();
+        let named = |name: &str, all: &link::ethtool::Ethernet| {
+            all.features.iter().find(|feature| feature.name == name).cloned().unwrap()
+        };
+        let tso = named("tx-tcp-segmentation", &before);
+        assert!(!tso.fixed, "{tso:?}");
+        let change = Change::Features(vec![(tso.name.clone(), !tso.active)]);
+        ethtool.change("v0", &change).unwrap();
+        assert_eq!(named(&tso.name, &ethtool.ethernet("v0").unwrap()).active, !tso.active);
+        let unknown = Change::Features(vec![("warp-drive".into(), true)]);
+        assert_eq!(ethtool.change("v0", &unknown).unwrap_err().to_string(), "there is no feature warp-drive");
+        assert!(before.mode.is_some_and(|mode| mode.speed_mbit == 10_000), "{:?}", before.mode);
+        assert!(ethtool.ethernet("lo").is_err());
+
+        link::set_alias(&nl, "v0", "lan").await.unwrap();
+        assert_eq!(link::find(&nl, "v0").await.unwrap().unwrap().alias, "lan");
+        link::set_alias(&nl, "v0", "").await.unwrap();
+        assert_eq!(link::find(&nl, "v0").await.unwrap().unwrap().alias, "");
+    });
+}

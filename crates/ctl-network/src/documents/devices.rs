@@ -1,8 +1,8 @@
 //! Interface entries of the configuration, with selectors turned into links.
 
-use ichor_config::model::Field;
+use ichor_config::model::{Field, List};
 use ichor_config::v1alpha1::network::{Device, DeviceSelector};
-use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
+use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Typed, exclusive, weak};
 use ichor_ctl::Configuration;
 use ichor_resource::network::{DeviceConfigSpec, LinkStatus};
 
@@ -57,9 +57,23 @@ fn glob(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|c| *c == '*')
 }
 
-fn entry(device: &Device, name: &str) -> DeviceConfigSpec {
-    let named = Device { interface: name.to_owned(), device_selector: None, ..device.clone() };
+fn entry(device: &Device, name: &str, links: &[Typed<LinkStatus>]) -> DeviceConfigSpec {
+    let mut named = Device { interface: name.to_owned(), device_selector: None, ..device.clone() };
+    if let Some(bond) = named.bond.as_mut().filter(|bond| !bond.device_selectors.is_empty()) {
+        // The bond takes the hardware address of a member, and must not become its own.
+        let others = links.iter().filter(|link| link.id() != name);
+        let chosen = others.filter(|link| bond.device_selectors.iter().any(|s| selects(s, link)));
+        bond.interfaces = chosen.map(|link| link.id().to_string()).collect();
+        bond.device_selectors = List::default();
+    }
     DeviceConfigSpec { device: ichor_yaml::emit(&named.encode()).into() }
+}
+
+/// The members of the bond in an entry, if it is one.
+pub(super) fn members(entry: &[u8]) -> Option<Vec<String>> {
+    let documents = ichor_yaml::parse(std::str::from_utf8(entry).ok()?).ok()?;
+    let interfaces = documents.first()?.root.get("bond")?.get("interfaces")?.as_seq()?;
+    Some(interfaces.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
 }
 
 impl Controller for DeviceConfigController {
@@ -83,12 +97,16 @@ impl Controller for DeviceConfigController {
             if let Some(selector) = device.device_selector.as_ref().filter(|_| device.interface.is_empty()) {
                 let chosen = links.iter().filter(|link| selects(selector, link));
                 for (index, link) in chosen.enumerate() {
-                    entries
-                        .push((format!("{}/{position:03}/{index:03}", link.id()), entry(device, link.id())));
+                    entries.push((
+                        format!("{}/{position:03}/{index:03}", link.id()),
+                        entry(device, link.id(), &links),
+                    ));
                 }
             } else {
-                entries
-                    .push((format!("{}/{position:03}", device.interface), entry(device, &device.interface)));
+                entries.push((
+                    format!("{}/{position:03}", device.interface),
+                    entry(device, &device.interface, &links),
+                ));
             }
         }
         ctx.publish(entries)?;

@@ -15,7 +15,8 @@ use ichor_types::HardwareAddr;
 
 use super::Links;
 use crate::settings::{
-    AddressSetting, AutoHostname, DhcpSetting, LinkKind, LinkSetting, RouteSetting, Settings,
+    AddressSetting, AutoHostname, DhcpSetting, LinkKind, LinkSetting, RouteSetting, Settings, VipKind,
+    VipSetting,
 };
 
 /// Takes one document in, if it is about the network.
@@ -44,6 +45,14 @@ pub(super) fn read(document: &Document, links: &mut Links, settings: &mut Settin
                 client_identifier: client_identifier(dhcp.client_identifier, &dhcp.duid_raw),
             });
         }
+        Document::Layer2VIPConfig(vip) => {
+            explicit = false;
+            add_vip(settings, &vip.link, &vip.name, VipKind::Announced);
+        }
+        Document::HCloudVIPConfig(vip) => {
+            explicit = false;
+            add_vip(settings, &vip.link, &vip.name, VipKind::HCloud(vip.api_token.clone()));
+        }
         Document::HostnameConfig(_)
         | Document::ResolverConfig(_)
         | Document::StaticHostConfig(_)
@@ -54,6 +63,13 @@ pub(super) fn read(document: &Document, links: &mut Links, settings: &mut Settin
         _ => explicit = false,
     }
     settings.explicit_links |= explicit;
+}
+
+/// Takes a virtual address in; what is no address was refused before.
+pub(super) fn add_vip(settings: &mut Settings, link: &str, address: &str, kind: VipKind) {
+    if let Ok(address) = address.parse() {
+        settings.vips.push(VipSetting { link: link.to_owned(), address, kind });
+    }
 }
 
 fn read_service(document: &Document, settings: &mut Settings) {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ichor_config::v1alpha1::machine::MachineConfig;
-use ichor_config::v1alpha1::network::{Bond, Device, DhcpOptions, NetworkConfig, Route, Wireguard};
+use ichor_config::v1alpha1::network::{Bond, Device, DhcpOptions, NetworkConfig, Route, Vip, Wireguard};
 use ichor_resource::network::{
     ADLACPActive, ADSelect, ARPAllTargets, ARPValidate, AddressSortAlgorithm, BondMasterSpec, BondMode,
     BondXmitHashPolicy, BridgeMasterSpec, ClientIdentifier, ClientIdentifierSpec, FailOverMAC, LACPRate,
@@ -15,6 +15,7 @@ use super::{Links, Selected};
 use crate::link_name::vlan_name;
 use crate::settings::{
     AddressSetting, AutoHostname, DhcpSetting, HostDnsSetting, LinkKind, LinkSetting, RouteSetting, Settings,
+    VipKind,
 };
 
 /// Takes the machine section in.
@@ -29,11 +30,11 @@ pub(super) fn read_machine(
         for (position, device) in network.interfaces.iter().enumerate() {
             match device.interface.as_str() {
                 "" => {
-                    for link in selected.get(&position).into_iter().flatten() {
-                        read_device(link, link, device, links);
+                    for link in selected.links.get(&position).into_iter().flatten() {
+                        read_device(link, device, selected, links, settings);
                     }
                 }
-                name => read_device(name, name, device, links),
+                name => read_device(name, device, selected, links, settings),
             }
         }
     }
@@ -70,7 +71,8 @@ fn read_network(network: &NetworkConfig, settings: &mut Settings) {
     }
 }
 
-fn read_device(name: &str, parent: &str, device: &Device, links: &mut Links) {
+fn read_device(name: &str, device: &Device, selected: &Selected, links: &mut Links, settings: &mut Settings) {
+    add_vip(name, device.vip.as_ref(), settings);
     let link = links.entry(name);
     link.ignore = device.ignore.unwrap_or(false);
     link.mtu = u32::try_from(device.mtu).unwrap_or(0);
@@ -88,7 +90,8 @@ fn read_device(name: &str, parent: &str, device: &Device, links: &mut Links) {
     }
     if let Some(bridge) = &device.bridge {
         let mut spec = BridgeMasterSpec::default();
-        spec.stp.enabled = bridge.stp.as_ref().and_then(|stp| stp.enabled).unwrap_or(false);
+        // Spanning tree is on unless it is turned off, but only where the section is there.
+        spec.stp.enabled = bridge.stp.as_ref().is_some_and(|stp| stp.enabled.unwrap_or(true));
         let filtering = bridge.vlan.as_ref().and_then(|vlan| vlan.vlan_filtering);
         spec.vlan.filtering_enabled = filtering.unwrap_or(false);
         link.kind = LinkKind::Bridge(spec);
@@ -98,19 +101,33 @@ fn read_device(name: &str, parent: &str, device: &Device, links: &mut Links) {
     }
     if let Some(bond) = &device.bond {
         links.entry(name).kind = LinkKind::Bond(Box::new(bond_spec(bond)));
-        for (index, member) in (0_i64..).zip(bond.interfaces.iter()) {
+        let chosen = selected.members.get(name).map_or(&[][..], Vec::as_slice);
+        let members = if bond.device_selectors.is_empty() { &*bond.interfaces } else { chosen };
+        for (index, member) in (0_i64..).zip(members) {
             links.entry(member).bond = Some((name.to_owned(), index));
         }
     }
     for vlan in device.vlans.iter() {
-        let link = links.entry(&vlan_name(parent, vlan.vlan_id));
+        let vlan_link = vlan_name(name, vlan.vlan_id);
+        add_vip(&vlan_link, vlan.vip.as_ref(), settings);
+        let link = links.entry(&vlan_link);
         let spec = VLANSpec { vlan_id: vlan.vlan_id, vlan_protocol: VLANProtocol::DOT1Q };
-        link.kind = LinkKind::Vlan(parent.to_owned(), spec);
+        link.kind = LinkKind::Vlan(name.to_owned(), spec);
         link.mtu = vlan.mtu;
         add_addresses(link, &vlan.addresses, &vlan.cidr);
         add_routes(link, &vlan.routes);
         add_dhcp(link, vlan.dhcp, vlan.dhcp_options.as_ref());
     }
+}
+
+fn add_vip(link: &str, vip: Option<&Vip>, settings: &mut Settings) {
+    let Some(vip) = vip else { return };
+    let kind = match (&vip.equinix_metal, &vip.hcloud) {
+        (Some(metal), _) => VipKind::EquinixMetal(metal.api_token.clone()),
+        (None, Some(cloud)) => VipKind::HCloud(cloud.api_token.clone()),
+        (None, None) => VipKind::Announced,
+    };
+    super::kinds::add_vip(settings, link, &vip.ip, kind);
 }
 
 fn add_addresses(link: &mut LinkSetting, addresses: &[String], single: &str) {

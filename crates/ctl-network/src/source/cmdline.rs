@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 use ichor_cosi::{Context, ControllerError, Input, weak};
 use ichor_net::cmdline::{LinkArg, NetworkArgs};
 use ichor_resource::network::{
-    AddressFlags, AddressSpec, BondMasterSpec, BondMode, BondXmitHashPolicy, ConfigLayer, DHCP4OperatorSpec,
-    LACPRate, LinkSpec, LinkStatus, LinkType, OperatorSpec, RouteProtocol, RouteSpec, RouteType,
-    RoutingTable, Scope, VLANProtocol, VLANSpec,
+    ADSelect, ARPAllTargets, ARPValidate, AddressFlags, AddressSpec, BondMasterSpec, BondMode,
+    BondXmitHashPolicy, ConfigLayer, DHCP4OperatorSpec, FailOverMAC, LACPRate, LinkSpec, LinkStatus,
+    LinkType, OperatorSpec, PrimaryReselect, RouteProtocol, RouteSpec, RouteType, RoutingTable, Scope,
+    VLANProtocol, VLANSpec,
 };
 use ipnet::IpNet;
 
@@ -241,6 +242,13 @@ fn bond_master(options: &[(String, String)]) -> BondMasterSpec {
                 bond.xmit_hash_policy = BondXmitHashPolicy::from_text(value).unwrap_or_default();
             }
             "lacp_rate" => bond.lacp_rate = LACPRate::from_text(value).unwrap_or_default(),
+            "arp_validate" => bond.arp_validate = ARPValidate::from_text(value).unwrap_or_default(),
+            "arp_all_targets" => bond.arp_all_targets = ARPAllTargets::from_text(value).unwrap_or_default(),
+            "primary_reselect" => {
+                bond.primary_reselect = PrimaryReselect::from_text(value).unwrap_or_default();
+            }
+            "fail_over_mac" => bond.fail_over_mac = FailOverMAC::from_text(value).unwrap_or_default(),
+            "ad_select" => bond.ad_select = ADSelect::from_text(value).unwrap_or_default(),
             "miimon" => bond.miimon = number,
             "updelay" => bond.updelay = number,
             "downdelay" => bond.downdelay = number,

@@ -111,12 +111,7 @@ impl Controller for PlatformConfigApplyController {
             |s| s.layer = layer,
             |_: &TimeServerSpec| ids::TIME_SERVERS.to_owned(),
         )?;
-        publish(
-            ctx,
-            &config.operators,
-            |s| s.layer = layer,
-            |s: &OperatorSpec| ids::operator(s.operator, &s.link_name),
-        )?;
+        publish(ctx, &config.operators, |s| s.layer = layer, ids::operator_spec)?;
 
         let external = config.external_ips.iter().filter_map(|ip| {
             let prefix = IpNet::from(ip.get()?);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use ichor_net::address;
 use ichor_resource::network::{
-    AddressSpec, AddressStatus, HostnameStatus, LinkStatus, NetworkStatus, NodeAddress, RouteStatus,
+    AddressSpec, AddressStatus, EthernetStatus, HostnameStatus, LinkStatus, NetworkStatus, NodeAddress,
+    RouteStatus,
 };
 
 use crate::node::on_a_node;
@@ -91,5 +92,30 @@ fn a_configuration_that_flips_ends_where_it_ends() {
         assert!(addresses.iter().any(|a| a.prefix == "10.9.0.2/24".parse().unwrap()));
         let spec = node.state.get::<AddressSpec>("network", "eth0/10.9.0.2/24").unwrap();
         assert!(spec.meta().is_running());
+    });
+}
+
+#[test]
+fn ethernet_settings_show_and_are_set() {
+    on_a_node("", async |node| {
+        let feature = |state: &ichor_cosi::State, name: &str| {
+            let status = state.get::<EthernetStatus>("network", "eth0").ok()?;
+            status.features.0.iter().find(|f| f.name == name).map(|f| f.status.clone())
+        };
+        let name = "tx-tcp-segmentation";
+        let before = node.wait("features", |state| feature(state, name)).await;
+        assert_eq!(before, "on");
+        node.configure(&format!(
+            "apiVersion: v1alpha1\nkind: EthernetConfig\nname: eth0\nfeatures: {{{name}: false, warp-drive: true}}\n"
+        ));
+        node.wait_for_trouble("network.EthernetSpecController", |trouble| {
+            trouble.is_some_and(|text| text.ends_with("there is no feature warp-drive"))
+        })
+        .await;
+        node.configure(&format!(
+            "apiVersion: v1alpha1\nkind: EthernetConfig\nname: eth0\nfeatures: {{{name}: false}}\n"
+        ));
+        node.wait("off", |state| feature(state, name).filter(|status| status == "off")).await;
+        node.wait_for_trouble("network.EthernetSpecController", |trouble| trouble.is_none()).await;
     });
 }

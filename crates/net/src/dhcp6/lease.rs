@@ -6,8 +6,6 @@ use std::time::Duration;
 use super::message::{Message, Options, Status, ip_at, option, status, u16_at, u32_at};
 use crate::dhcp4::lease::{RENEW_MIN, is_name, names};
 
-/// A lifetime that never ends, as the wire has it.
-const FOREVER: u32 = u32::MAX;
 /// Entries of one list; more than any sane server sends.
 const LIST_MAX: usize = 16;
 const NTP_ADDRESS: u16 = 1;
@@ -87,7 +85,7 @@ fn granted(value: &[u8]) -> Option<(Ipv6Addr, u32)> {
     let valid = u32_at(value, 20)?;
     let inner = Options::decode(value.get(24..)?)?;
     let usable = !address.is_unspecified() && !address.is_multicast() && !address.is_loopback();
-    (usable && valid != 0 && status(&inner).is_none()).then_some((address, valid.min(FOREVER)))
+    (usable && valid != 0 && status(&inner).is_none()).then_some((address, valid))
 }
 
 fn addresses(value: &[u8]) -> Vec<Ipv6Addr> {

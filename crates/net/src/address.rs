@@ -124,7 +124,7 @@ fn request(kind: u16, flags: u16, address: &Address) -> Message {
     message
 }
 
-fn parse(kind: u16, payload: &[u8]) -> Option<Address> {
+pub(crate) fn parse(kind: u16, payload: &[u8]) -> Option<Address> {
     if kind != libc::RTM_NEWADDR {
         return None;
     }

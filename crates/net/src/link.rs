@@ -354,7 +354,7 @@ fn header(index: u32, flags: u32, change: u32) -> [u8; HEADER] {
     bytes
 }
 
-fn parse(kind: u16, payload: &[u8]) -> Option<Link> {
+pub(crate) fn parse(kind: u16, payload: &[u8]) -> Option<Link> {
     if kind != libc::RTM_NEWLINK {
         return None;
     }

@@ -137,6 +137,40 @@ impl Socket {
     }
 }
 
+/// What a datagram of the kernel holds, as far as it is read here.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Objects {
+    /// Links.
+    pub links: Vec<crate::link::Link>,
+    /// Addresses.
+    pub addresses: Vec<crate::address::Address>,
+    /// Routes.
+    pub routes: Vec<crate::route::Route>,
+    /// Rules.
+    pub rules: Vec<crate::rule::Rule>,
+    /// How the answer ended, if it did: the error, or nothing.
+    pub end: Option<Result<(), String>>,
+}
+
+impl Objects {
+    /// Reads the answers to one request. What does not parse is left out.
+    pub fn read(datagram: &[u8], sequence: u32) -> Self {
+        let mut objects = Self::default();
+        for reply in Answers::new(datagram, sequence) {
+            match reply {
+                Reply::Object { kind, payload } => {
+                    objects.links.extend(crate::link::parse(kind, payload));
+                    objects.addresses.extend(crate::address::parse(kind, payload));
+                    objects.routes.extend(crate::route::parse(kind, payload));
+                    objects.rules.extend(crate::rule::parse(kind, payload));
+                }
+                Reply::End(result) => objects.end = Some(result.map_err(|error| error.to_string())),
+            }
+        }
+        objects
+    }
+}
+
 /// Opens and binds a route netlink socket that listens to the given multicast groups.
 pub(crate) fn open_socket(groups: u32) -> io::Result<OwnedFd> {
     let flags = match groups {

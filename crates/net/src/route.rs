@@ -172,7 +172,7 @@ fn request(kind: u16, flags: u16, route: &Route) -> Message {
     message
 }
 
-fn parse(kind: u16, payload: &[u8]) -> Option<Route> {
+pub(crate) fn parse(kind: u16, payload: &[u8]) -> Option<Route> {
     if kind != libc::RTM_NEWROUTE {
         return None;
     }

@@ -87,7 +87,7 @@ fn request(kind: u16, flags: u16, rule: &Rule) -> Message {
     message
 }
 
-fn parse(kind: u16, payload: &[u8]) -> Option<Rule> {
+pub(crate) fn parse(kind: u16, payload: &[u8]) -> Option<Rule> {
     if kind != libc::RTM_NEWRULE {
         return None;
     }

@@ -3,13 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ichor_ctl_runtime::{HostFiles, Moment, Stages, StatusSink};
+use ichor_ctl_runtime::{
+    HostFiles, KmsgLogDeliveryController, LogDeliveryController, Moment, Stages, StatusSink,
+};
 use ichor_resource::runtime::MachineStatus;
 use ichor_wire::machine;
 use ichor_wire::machine::machine_status_event;
 
+use crate::api::streams;
 use crate::daemons::UDEVD;
+use crate::event_sink::EventsSinkController;
 use crate::events::{Events, Payload, Tail};
+use crate::kernel_log::NodeKernelLog;
 use crate::node::Node;
 use crate::trust::{SystemResolver, TrustClient};
 use crate::version;
@@ -48,6 +53,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         kubernetes: Path::new(KUBELET_RUNTIME).exists(),
     };
     ichor_ctl_runtime::register(runtime, ports)?;
+    shipping(node)?;
     let host = ichor_ctl_k8s::kubelet::Host {
         cgroup_root: "/".to_owned(),
         protect_kernel: ichor_sys::power::in_first_pid_namespace(),
@@ -55,6 +61,19 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
             .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Split),
     };
     ichor_ctl_k8s::register(runtime, host)?;
+    Ok(())
+}
+
+/// What is sent to other machines.
+fn shipping(node: &Arc<Node>) -> Result<(), FamilyError> {
+    let (runtime, drain) = (&node.controllers, &node.shipping);
+    let kernel = match node.own_kernel_log {
+        true => NodeKernelLog::Kernel,
+        false => NodeKernelLog::Ring(node.logs.ring(streams::KERNEL)),
+    };
+    runtime.register(KmsgLogDeliveryController::new(kernel, drain.clone()))?;
+    runtime.register(LogDeliveryController::new(node.logs.clone(), drain.clone()))?;
+    runtime.register(EventsSinkController::new(node.events.clone(), drain.clone()))?;
     Ok(())
 }
 

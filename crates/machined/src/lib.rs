@@ -2,8 +2,10 @@
 
 pub mod api;
 pub mod daemons;
+pub mod event_sink;
 pub mod events;
 pub mod families;
+pub mod kernel_log;
 pub mod maintenance;
 pub mod meta;
 pub mod node;

@@ -8,6 +8,7 @@ use ichor_cosi::{Runtime, State, StateError, SystemClock};
 use ichor_ctl_config::{ConfigStore, StateDir};
 use ichor_ctl_runtime::{META_FILE, Meta};
 use ichor_observe::LogManager;
+use ichor_observe::ship::Drain;
 use ichor_resource::block::VolumeLifecycle;
 use ichor_types::Cmdline;
 use tokio::runtime::Handle;
@@ -82,6 +83,8 @@ pub struct Node {
     pub sequencer: Sequencer,
     /// The writer of the configuration.
     pub config: ConfigStore,
+    /// What is on its way to receivers of logs and events.
+    pub shipping: Drain,
     /// The few values that outlive everything else.
     pub meta: Meta,
     /// Whether the kernel log is this node's own; in a sandbox it is the host's.
@@ -136,6 +139,7 @@ impl NodeParts {
             services,
             sequencer,
             config,
+            shipping: Drain::default(),
             meta,
             own_kernel_log: self.own_kernel_log,
         });

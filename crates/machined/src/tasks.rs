@@ -29,6 +29,9 @@ const RESTART: u32 = 0x0123_4567;
 const POWER_OFF: u32 = 0x4321_fedc;
 const HALT: u32 = 0xcdef_0123;
 
+/// The last logs and events get this long to reach receivers that take them.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+
 /// The one id of the question for a configuration.
 const CONFIG: &str = "machine-config";
 
@@ -139,17 +142,15 @@ impl Tasks for NodeTasks {
                 clear(dirs.collect()).await?;
                 keep_meta(&node, &reset.partitions).await
             }),
-            Task::Reboot => {
-                Box::pin(
-                    async move { Err(end(&node, &supervisor, &context, RebootCommand::Restart, RESTART)) },
-                )
-            }
+            Task::Reboot => Box::pin(async move {
+                Err(end(&node, &supervisor, &context, RebootCommand::Restart, RESTART).await)
+            }),
             Task::Shutdown => Box::pin(async move {
                 let (command, number) = match node.cmdline.first("talos.shutdown") {
                     Some("halt") => (RebootCommand::Halt, HALT),
                     _ => (RebootCommand::PowerOff, POWER_OFF),
                 };
-                Err(end(&node, &supervisor, &context, command, number))
+                Err(end(&node, &supervisor, &context, command, number).await)
             }),
         }
     }
@@ -161,8 +162,8 @@ impl Tasks for NodeTasks {
     }
 }
 
-/// Says goodbye and has init end the machine.
-fn end(
+/// Says goodbye, lets it reach those who listen, and has init end the machine.
+async fn end(
     node: &Node,
     supervisor: &Supervisor,
     context: &TaskContext,
@@ -170,6 +171,7 @@ fn end(
     number: u32,
 ) -> TaskError {
     node.events.publish_as(&context.actor, machine::RestartEvent { cmd: i64::from(number) });
+    node.shipping.settled(DRAIN_MAX).await;
     supervisor.reboot(command);
     TaskError::Reboot(number)
 }

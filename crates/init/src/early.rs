@@ -88,8 +88,8 @@ fn groups() -> [(&'static str, Limits); 3] {
         memory_min: (min > 0).then_some(min * MIB),
         memory_low: (low > 0).then_some(low * MIB),
         swap_max: swap,
-        memory_max: None,
         millicores: Some(millicores),
+        ..Limits::default()
     };
     [
         ("system", limits(96, 192, None, 1500)),

@@ -81,7 +81,9 @@ fn prepare_group(layout: &Layout, cluster: &Cluster, machine: &Machine) -> Resul
     let name = format!("{}/{}", layout.group(&cluster.name), machine.name);
     let _ = cgroups.kill(&name);
     cgroups.remove(&name).map_err(SetupError::step("clear the cgroup of the boot before"))?;
-    cgroups.create(&name, &Limits::default()).map_err(SetupError::step("make a cgroup"))?;
+    let wanted = machine.resources;
+    let limits = Limits { memory_max: wanted.memory, millicores_max: wanted.millicores, ..Limits::default() };
+    cgroups.create(&name, &limits).map_err(SetupError::step("make a cgroup"))?;
     // Where the devices controller is, the host's disks and kernel log are out of reach, too.
     let devices = place.join("devices").join(&name).join("devices.deny");
     if devices.exists() {

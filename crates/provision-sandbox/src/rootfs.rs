@@ -243,6 +243,7 @@ mod tests {
                 kind: MachineKind::ControlPlane,
                 config: None,
                 kernel_args: vec!["talos.debug=1".to_owned()],
+                resources: Default::default(),
             }],
         };
         let cluster = Cluster::plan("sandbox", &request).unwrap();

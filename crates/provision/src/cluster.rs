@@ -52,9 +52,21 @@ pub struct Machine {
     /// More kernel arguments.
     #[serde(default)]
     pub kernel_args: Vec<String>,
+    /// How large it is.
+    #[serde(default)]
+    pub resources: Resources,
     /// Whether it runs; not part of the state file's truth, asked anew each time.
     #[serde(default)]
     pub status: MachineStatus,
+}
+
+/// What a machine may use of its host. `None` is all there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// Thousandths of a processor.
+    pub millicores: Option<u64>,
+    /// Bytes of memory.
+    pub memory: Option<u64>,
 }
 
 /// What a machine is for.
@@ -138,6 +150,7 @@ impl Cluster {
                 address,
                 loopback: loopback(address),
                 kernel_args: wanted.kernel_args.clone(),
+                resources: wanted.resources,
                 status: MachineStatus::Unknown,
             });
         }
@@ -187,6 +200,7 @@ mod tests {
                     kind: MachineKind::Worker,
                     config: None,
                     kernel_args: Vec::new(),
+                    resources: Default::default(),
                 })
                 .collect(),
         }

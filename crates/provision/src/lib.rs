@@ -10,7 +10,7 @@ mod store;
 
 use std::path::PathBuf;
 
-pub use cluster::{Cluster, Machine, MachineKind, MachineStatus, Network, loopback};
+pub use cluster::{Cluster, Machine, MachineKind, MachineStatus, Network, Resources, loopback};
 pub use error::ProvisionError;
 pub use store::{Store, check_name};
 
@@ -42,6 +42,8 @@ pub struct MachineRequest {
     pub config: Option<Vec<u8>>,
     /// More kernel arguments.
     pub kernel_args: Vec<String>,
+    /// How large it is.
+    pub resources: Resources,
 }
 
 /// What a provider does, by name of cluster and machine. All calls block; each wait has a bound.

@@ -16,6 +16,10 @@ use crate::text::PathBuffer;
 pub const MOUNT_POINT: &str = "/sys/fs/cgroup";
 /// Controllers handed down to groups where the kernel has them.
 const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "io", "memory", "pids", "hugetlb"];
+/// The stretch of time a ceiling on processor time is counted over, which is also the kernel's default.
+const CPU_PERIOD_US: u64 = 100_000;
+/// The kernel refuses less in one period.
+const CPU_QUOTA_US_MIN: u64 = 1_000;
 /// How often the processes of a group are killed before giving up: some may be forking meanwhile.
 const KILL_ROUNDS: usize = 50;
 
@@ -31,6 +35,8 @@ pub enum Layout {
 /// What a group gets. `None` leaves the kernel's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
+    /// Processor time it may never exceed, in thousandths of one processor.
+    pub millicores_max: Option<u64>,
     /// Memory that is never reclaimed from it (v2 only).
     pub memory_min: Option<u64>,
     /// Memory that is reclaimed last.
@@ -237,7 +243,16 @@ fn settings(layout: Layout, limits: &Limits, cores: usize) -> Vec<(&'static str,
         .zip(values)
         .filter(|(name, _)| !name.is_empty())
         .filter_map(|(name, value)| Some((name, value?.to_string())))
+        .chain(cpu_ceiling(layout, limits))
         .collect()
+}
+
+fn cpu_ceiling(layout: Layout, limits: &Limits) -> Option<(&'static str, String)> {
+    let quota = limits.millicores_max?.saturating_mul(CPU_PERIOD_US / 1000).max(CPU_QUOTA_US_MIN);
+    Some(match layout {
+        Layout::Unified => ("cpu.max", format!("{quota} {CPU_PERIOD_US}")),
+        Layout::Split => ("cpu.cfs_quota_us", quota.to_string()),
+    })
 }
 
 fn cpu_shares(millicores: u64, cores: usize) -> u64 {
@@ -328,6 +343,17 @@ mod tests {
             Layout::Split,
             expect_test::expect![[r#"[("memory.limit_in_bytes", "3"), ("cpu.shares", "1024")]"#]],
         );
+    }
+
+    #[test]
+    fn a_ceiling_on_processors_follows_the_layout() {
+        let check = |layout: Layout, millicores: u64, file: &str, value: &str| {
+            let limits = Limits { millicores_max: Some(millicores), ..Limits::default() };
+            assert_eq!(settings(layout, &limits, 2), [(file, value.to_owned())]);
+        };
+        check(Layout::Unified, 1500, "cpu.max", "150000 100000");
+        check(Layout::Split, 1500, "cpu.cfs_quota_us", "150000");
+        check(Layout::Split, 1, "cpu.cfs_quota_us", "1000");
     }
 
     #[test]

@@ -89,3 +89,46 @@ fn machines_stop_and_start_and_keep_their_state() {
     assert!(!identity.trim().is_empty());
     fleet.destroy().unwrap();
 }
+
+#[test]
+fn a_machine_gets_the_memory_and_cpus_that_were_asked_for() {
+    let sizes = ["--memory", "300MiB", "--cpus", "1.5", "--memory-workers", "200", "--cpus-workers", "0.5"];
+    let fleet = Fleet::create("size", 69, 1, 1, &sizes).unwrap();
+    let shown = fleet.ok(&["cluster", "show", "--name", fleet.name()]).unwrap();
+    for word in ["1.50", "315 MB", "0.50", "210 MB"] {
+        assert!(shown.contains(word), "{word} in {shown}");
+    }
+    let mut found: Vec<_> = fleet.daemons("init").iter().map(|init| limits_of(init.pid)).collect();
+    found.sort_unstable();
+    assert_eq!(found, [(200 << 20, 500), (300 << 20, 1500)]);
+
+    let error = fleet.fails(&["cluster", "create", "--name", "none", "--memory", "1MiB"]).unwrap();
+    assert!(error.contains("--memory"), "{error}");
+    fleet.destroy().unwrap();
+}
+
+/// The nearest ceilings above a process, in bytes and thousandths of a processor; both kinds of hierarchy.
+fn limits_of(pid: i32) -> (u64, u64) {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let nearest = |controller: &str, files: [&str; 2]| {
+        let line = groups.lines().find(|line| {
+            let names = line.split(':').nth(1).unwrap_or_default();
+            names.split(',').any(|name| name == controller)
+        });
+        let (tree, line) = match line {
+            Some(line) => (format!("/sys/fs/cgroup/{}", line.split(':').nth(1).unwrap()), line),
+            None => ("/sys/fs/cgroup".to_owned(), groups.lines().find(|l| l.starts_with("0::")).unwrap()),
+        };
+        let path = line.splitn(3, ':').nth(2).unwrap().trim_start_matches('/').to_owned();
+        let path = std::path::Path::new(&path);
+        path.ancestors()
+            .flat_map(|group| files.map(|file| std::path::Path::new(&tree).join(group).join(file)))
+            .filter_map(|file| std::fs::read_to_string(file).ok()?.split_whitespace().next()?.parse().ok())
+            // No limit is a word, -1 or a number near the largest.
+            .find(|value| *value < 1_u64 << 60)
+            .unwrap_or(0)
+    };
+    let memory = nearest("memory", ["memory.max", "memory.limit_in_bytes"]);
+    let quota = nearest("cpu", ["cpu.max", "cpu.cfs_quota_us"]);
+    (memory, quota / 100)
+}

@@ -146,6 +146,7 @@ fn request(name: &str, second: u8, machines: usize, image: &Path) -> ClusterRequ
         kind: MachineKind::ControlPlane,
         config: Some(format!("config of {number}").into_bytes()),
         kernel_args: vec!["test.mark=1".to_owned()],
+        resources: Default::default(),
     };
     ClusterRequest {
         name: name.to_owned(),

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use ichor_config::talosconfig::ClientConfig;
-use ichor_provision::{Cluster, ClusterRequest, MachineKind, MachineRequest, Provider as _, ProvisionError};
+use ichor_provision::{
+    Cluster, ClusterRequest, MachineKind, MachineRequest, Provider as _, ProvisionError, Resources,
+};
 use ichor_provision_sandbox::Sandbox;
 
 use super::{failed, ready, sandbox, show};
@@ -12,7 +14,7 @@ use crate::machineconfig::{self, Generate};
 use crate::parse::Call;
 use crate::session::block_on;
 use crate::table::{Args, Command, Complete, Flag};
-use crate::term::{self, Progress};
+use crate::term::Progress;
 use crate::{files, print, profile};
 
 /// The most machines of one kind; each is a set of processes on this host.
@@ -72,13 +74,6 @@ fn run(call: &Call) -> Result<(), Failure> {
     if provisioner != Sandbox::NAME {
         return Err(Failure::new(format!("provider \"{provisioner}\" is not offered yet"))
             .hint("use sandbox, which is the default and needs neither a container engine nor KVM"));
-    }
-    for limit in
-        ["memory", "memory-workers", "memory-controlplanes", "cpus", "cpus-workers", "cpus-controlplanes"]
-    {
-        if call.given(limit) {
-            term::warn(&format!("--{limit} has no effect yet: sandbox machines share what the host has"));
-        }
     }
     let provider = sandbox(call)?;
     let mut plan = plan(call, &provider)?;
@@ -166,7 +161,12 @@ fn plan(call: &Call, provider: &Sandbox) -> Result<ClusterRequest, Failure> {
     if !(576..=65535).contains(&mtu) {
         return Err(Failure::new("--mtu must lie between 576 and 65535"));
     }
+    let (control, worker) = (resources(call, CONTROL_SIZE)?, resources(call, WORKER_SIZE)?);
     let machine = |kind: MachineKind, number: i64| MachineRequest {
+        resources: match kind {
+            MachineKind::ControlPlane => control,
+            MachineKind::Worker => worker,
+        },
         name: format!("{name}-{kind}-{number}"),
         kind,
         config: None,
@@ -177,6 +177,47 @@ fn plan(call: &Call, provider: &Sandbox) -> Result<ClusterRequest, Failure> {
         .chain((1..=workers).map(|number| machine(MachineKind::Worker, number)))
         .collect();
     Ok(ClusterRequest { machines, cidr, mtu, image: image(call), name })
+}
+
+/// The flags of the size of a kind of machine: the later of a pair counts when it is given.
+type SizeFlags = [&'static str; 4];
+const CONTROL_SIZE: SizeFlags = ["memory", "memory-controlplanes", "cpus", "cpus-controlplanes"];
+const WORKER_SIZE: SizeFlags = ["memory-workers", "memory-workers", "cpus-workers", "cpus-workers"];
+
+/// A machine with less does not start.
+const MEMORY_MIN: u64 = 64 << 20;
+/// Less would take minutes to start.
+const MILLICORES_MIN: u64 = 50;
+
+fn resources(call: &Call, [memory, memory_too, cpus, cpus_too]: SizeFlags) -> Result<Resources, Failure> {
+    let flag = |first: &'static str, second: &'static str| match call.given(second) {
+        true => second,
+        false => first,
+    };
+    let (memory, cpus) = (flag(memory, memory_too), flag(cpus, cpus_too));
+    let bytes = parse_memory(call.text(memory)).filter(|bytes| *bytes >= MEMORY_MIN).ok_or_else(|| {
+        Failure::new(format!("--{memory} {} is not an amount of memory of 64MiB or more", call.text(memory)))
+            .hint("write it as 2GiB or 512MiB; a number alone means MiB")
+    })?;
+    let millicores =
+        parse_cpus(call.text(cpus)).filter(|parts| *parts >= MILLICORES_MIN).ok_or_else(|| {
+            Failure::new(format!("--{cpus} {} is not a number of CPUs of 0.05 or more", call.text(cpus)))
+                .hint("write it as 2 or 0.5")
+        })?;
+    Ok(Resources { millicores: Some(millicores), memory: Some(bytes) })
+}
+
+/// A size; a number alone counts MiB.
+fn parse_memory(text: &str) -> Option<u64> {
+    let bare = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let text = if bare { format!("{text}MiB") } else { text.to_owned() };
+    ichor_types::size::parse(&text).ok()
+}
+
+/// Thousandths of a CPU.
+fn parse_cpus(text: &str) -> Option<u64> {
+    let cpus: f64 = text.parse().ok()?;
+    (0.0..=1e6).contains(&cpus).then_some((cpus * 1000.0).round() as u64)
 }
 
 /// The root image: as named, else what lies near the program.
@@ -265,4 +306,28 @@ fn next_text(cluster: &Cluster, configured: bool) -> String {
          \x20   ichorctl cluster destroy --name {name}\n",
         all.join(",")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("2.0GiB", Some(2 << 30)),
+            ("512", Some(512 << 20)),
+            ("1GB", Some(1_000_000_000)),
+            ("much", None),
+            ("", None),
+            ("-1", None),
+        ] {
+            assert_eq!(parse_memory(text), bytes, "{text:?}");
+        }
+        for (text, parts) in
+            [("2.0", Some(2000)), ("0.5", Some(500)), ("-1", None), ("NaN", None), ("two", None)]
+        {
+            assert_eq!(parse_cpus(text), parts, "{text:?}");
+        }
+    }
 }

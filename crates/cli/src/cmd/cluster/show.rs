@@ -1,6 +1,7 @@
 //! Clusters as text.
 
 use ichor_provision::{Cluster, MachineKind, MachineStatus};
+use ichor_types::size;
 
 use crate::tabs::Table;
 
@@ -20,9 +21,12 @@ pub fn cluster_text(cluster: &Cluster) -> String {
             machine.name.clone(),
             machine.kind.to_string(),
             machine.address.to_string(),
-            // A sandbox machine shares these with the host.
-            "-".to_owned(),
-            "-".to_owned(),
+            machine
+                .resources
+                .millicores
+                .map_or_else(|| "-".to_owned(), |cpus| format!("{:.2}", cpus as f64 / 1000.0)),
+            machine.resources.memory.map_or_else(|| "-".to_owned(), size::decimal),
+            // The disk of a sandbox machine is a directory of the host.
             "-".to_owned(),
             machine.status.to_string(),
             machine.loopback.to_string(),
@@ -61,7 +65,7 @@ pub fn list_text(clusters: &[Cluster]) -> String {
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use ichor_provision::{ClusterRequest, MachineRequest};
+    use ichor_provision::{ClusterRequest, MachineRequest, Resources};
 
     use super::*;
 
@@ -71,6 +75,10 @@ mod tests {
             kind,
             config: None,
             kernel_args: Vec::new(),
+            resources: match kind {
+                MachineKind::ControlPlane => Resources { millicores: Some(1500), memory: Some(2 << 30) },
+                MachineKind::Worker => Resources::default(),
+            },
         };
         let request = ClusterRequest {
             name: "lab".to_owned(),
@@ -100,9 +108,9 @@ mod tests {
 
             NODES:
 
-            NAME                 TYPE           IP         CPU   RAM   DISK   STATUS    ENDPOINT
-            lab-controlplane-1   controlplane   10.5.0.2   -     -     -      running   127.5.0.2
-            lab-worker-1         worker         10.5.0.3   -     -     -      unknown   127.5.0.3
+            NAME                 TYPE           IP         CPU    RAM      DISK   STATUS    ENDPOINT
+            lab-controlplane-1   controlplane   10.5.0.2   1.50   2.1 GB   -      running   127.5.0.2
+            lab-worker-1         worker         10.5.0.3   -      -        -      unknown   127.5.0.3
         "#]]
         .assert_eq(&cluster_text(&cluster()));
     }

@@ -2,18 +2,21 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 use http_body::{Body, Frame, SizeHint};
-use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
+
+/// What every client sends at once: the preface of HTTP/2 and the header of its first frame.
+const GREETING: usize = 24 + 9;
 
 /// Counters of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     running: AtomicUsize,
     begun: AtomicUsize,
-    spoken: AtomicBool,
+    read: AtomicUsize,
 }
 
 impl Activity {
@@ -34,9 +37,9 @@ impl Activity {
         self.running.load(Relaxed) == 0
     }
 
-    /// Whether the peer has sent anything.
+    /// Whether the peer has said enough to be taken for a client. One that sends byte by byte has not.
     pub(crate) fn has_spoken(&self) -> bool {
-        self.spoken.load(Relaxed)
+        self.read.load(Relaxed) >= GREETING
     }
 }
 
@@ -82,7 +85,7 @@ impl<B: Body + Unpin> Body for Counted<B> {
     }
 }
 
-/// A transport that remembers whether anything was read.
+/// A transport that counts what is read.
 pub(crate) struct Observed<I> {
     io: I,
     activity: Arc<Activity>,
@@ -98,12 +101,17 @@ impl<I: Read + Unpin> Read for Observed<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<std::io::Result<()>> {
-        let result = Pin::new(&mut self.io).poll_read(cx, buf);
-        if matches!(result, Poll::Ready(Ok(()))) {
-            self.activity.spoken.store(true, Relaxed);
+        if self.activity.has_spoken() {
+            return Pin::new(&mut self.io).poll_read(cx, buf);
         }
+        // Only the first bytes are counted, through a buffer of our own.
+        let mut bytes = [0; GREETING];
+        let mut own = ReadBuf::new(&mut bytes[..GREETING.min(buf.remaining())]);
+        let result = Pin::new(&mut self.io).poll_read(cx, own.unfilled());
+        self.activity.read.fetch_add(own.filled().len(), Relaxed);
+        buf.put_slice(own.filled());
         result
     }
 }

@@ -18,10 +18,12 @@ use crate::proxy::ProxyConnection;
 use crate::status;
 
 /// A reply from upstream. A connection that breaks under it ends it with status Unavailable, as the
-/// original does, and not with a bare reset.
+/// original does, and not with a bare reset; a message beyond the limit ends it at its header. Nothing is
+/// kept here, however large the reply.
 #[derive(Debug)]
 pub struct UpstreamBody {
     incoming: Incoming,
+    gauge: Gauge,
     broken: bool,
     _running: Option<Running>,
     _client: Option<Arc<ProxyConnection>>,
@@ -29,7 +31,7 @@ pub struct UpstreamBody {
 
 impl UpstreamBody {
     pub(crate) fn new(incoming: Incoming) -> Self {
-        Self { incoming, broken: false, _running: None, _client: None }
+        Self { incoming, gauge: Gauge::default(), broken: false, _running: None, _client: None }
     }
 
     /// Counts the body as running until it is gone.
@@ -72,14 +74,18 @@ impl Body for UpstreamBody {
         if self.broken {
             return Poll::Ready(None);
         }
-        match Pin::new(&mut self.incoming).poll_frame(cx) {
-            Poll::Ready(Some(Err(error))) => {
-                self.broken = true;
-                let trailers = status::trailers(&status::from_hyper(error));
-                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+        let failed = match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Ready(Some(Err(error))) => status::from_hyper(error),
+            Poll::Ready(Some(Ok(frame))) => {
+                match frame.data_ref().map(|data| self.gauge.check(data, MESSAGE_MAX)) {
+                    Some(Err(refused)) => refused,
+                    _ => return Poll::Ready(Some(Ok(frame))),
+                }
             }
-            other => other,
-        }
+            other => return other,
+        };
+        self.broken = true;
+        Poll::Ready(Some(Ok(Frame::trailers(status::trailers(&failed)))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tracing::debug;
 
+use crate::http2::Hop;
 use crate::tls::ClientTls;
 use crate::{http2, socket, status};
 
@@ -147,6 +148,7 @@ pub enum Dialer {
 pub struct TlsDialer {
     endpoints: Vec<Endpoint>,
     tls: ClientTls,
+    hop: Hop,
     next: AtomicUsize,
 }
 
@@ -164,7 +166,13 @@ impl Dialer {
     /// Connects to the first of `endpoints` that answers.
     pub fn tls(endpoints: impl IntoIterator<Item = Endpoint>, tls: ClientTls) -> Self {
         let endpoints = endpoints.into_iter().collect();
-        Dialer::Tls(Arc::new(TlsDialer { endpoints, tls, next: AtomicUsize::new(0) }))
+        Dialer::Tls(Arc::new(TlsDialer { endpoints, tls, hop: Hop::Remote, next: AtomicUsize::new(0) }))
+    }
+
+    /// The same for the calls of a single client.
+    pub(crate) fn private(endpoint: Endpoint, tls: ClientTls) -> Self {
+        let endpoints = vec![endpoint];
+        Dialer::Tls(Arc::new(TlsDialer { endpoints, tls, hop: Hop::Private, next: AtomicUsize::new(0) }))
     }
 
     /// Whether failures are cheap and local, so that trying again at once is right.
@@ -193,7 +201,7 @@ impl Dialer {
                 let stream = UnixStream::connect(path.as_path())
                     .await
                     .map_err(|source| DialError::Unix { path: path.to_path_buf(), source })?;
-                begin(stream, cut).await
+                begin(stream, Hop::Local, cut).await
             }
             Dialer::Tcp(endpoint) => {
                 let attempt = async { begin(connect_tcp(endpoint).await?, cut).await };
@@ -217,7 +225,7 @@ impl TlsDialer {
             let endpoint = &self.endpoints[start.wrapping_add(offset) % self.endpoints.len()];
             let attempt = async {
                 let stream = connect_tcp(endpoint).await?;
-                begin(connect_tls(endpoint, stream, &self.tls).await?, cut.clone()).await
+                begin(connect_tls(endpoint, stream, &self.tls).await?, self.hop, cut.clone()).await
             };
             match timeout(CONNECT_TIMEOUT, attempt).await {
                 Ok(Ok(sender)) => return Ok(sender),
@@ -268,13 +276,13 @@ async fn connect_tls(
         .map_err(|source| DialError::Tls { endpoint: endpoint.clone(), source })
 }
 
-async fn begin<T, B>(stream: T, cut: CancellationToken) -> Result<SendRequest<B>, DialError>
+async fn begin<T, B>(stream: T, hop: Hop, cut: CancellationToken) -> Result<SendRequest<B>, DialError>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let (sender, connection) = http2::client()
+    let (sender, connection) = http2::client(hop)
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|source| DialError::Http2 { source })?;

@@ -1,6 +1,8 @@
 //! gRPC's own framing inside a body: a flag, a length, a message.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -91,6 +93,7 @@ pub(crate) struct Messages<B> {
     splitter: Splitter,
     trailers: Option<HeaderMap>,
     ended: bool,
+    spent: Option<Arc<AtomicUsize>>,
 }
 
 impl<B> Messages<B>
@@ -99,7 +102,12 @@ where
     B::Error: std::fmt::Display,
 {
     pub(crate) fn new(body: B, limit: usize) -> Self {
-        Self { body, splitter: Splitter::new(limit), trailers: None, ended: false }
+        Self { body, splitter: Splitter::new(limit), trailers: None, ended: false, spent: None }
+    }
+
+    /// Counts what arrives together with other bodies; beyond the limit of one message all of them end.
+    pub(crate) fn count_in(&mut self, spent: Arc<AtomicUsize>) {
+        self.spent = Some(spent);
     }
 
     /// The next message; none at the end. A body that ends inside a message is an error.
@@ -122,7 +130,7 @@ where
             }
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 None => self.ended = true,
-                Some(Ok(frame)) => self.take(frame),
+                Some(Ok(frame)) => self.take(frame)?,
                 Some(Err(error)) => {
                     self.ended = true;
                     return Poll::Ready(Err(Status::unavailable(error.to_string())));
@@ -131,14 +139,24 @@ where
         }
     }
 
-    fn take(&mut self, frame: Frame<Bytes>) {
+    fn take(&mut self, frame: Frame<Bytes>) -> Result<(), Status> {
         match frame.into_data() {
-            Ok(data) => self.splitter.push(&data),
+            Ok(data) => {
+                if let Some(spent) = &self.spent {
+                    let all = spent.fetch_add(data.len(), Relaxed) + data.len();
+                    if all > self.splitter.limit {
+                        self.ended = true;
+                        return Err(too_large(all, self.splitter.limit));
+                    }
+                }
+                self.splitter.push(&data);
+            }
             Err(frame) => {
                 self.trailers = frame.into_trailers().ok();
                 self.ended = true;
             }
         }
+        Ok(())
     }
 
     /// The trailers, once `next` has said that there are no more messages.
@@ -151,8 +169,9 @@ where
 #[derive(Debug, Default)]
 pub(crate) struct Gauge {
     header: [u8; HEADER],
-    filled: usize,
-    left: usize,
+    filled: u8,
+    // A length on the wire has 32 bits.
+    left: u32,
 }
 
 impl Gauge {
@@ -160,18 +179,19 @@ impl Gauge {
     pub(crate) fn check(&mut self, mut chunk: &[u8], limit: usize) -> Result<(), Status> {
         while !chunk.is_empty() {
             if self.left > 0 {
-                let pass = self.left.min(chunk.len());
-                self.left -= pass;
+                let pass = (self.left as usize).min(chunk.len());
+                self.left -= pass as u32;
                 chunk = &chunk[pass..];
                 continue;
             }
-            let wanted = (HEADER - self.filled).min(chunk.len());
-            self.header[self.filled..self.filled + wanted].copy_from_slice(&chunk[..wanted]);
-            self.filled += wanted;
+            let filled = usize::from(self.filled);
+            let wanted = (HEADER - filled).min(chunk.len());
+            self.header[filled..filled + wanted].copy_from_slice(&chunk[..wanted]);
+            self.filled += wanted as u8;
             chunk = &chunk[wanted..];
-            if self.filled == HEADER {
+            if usize::from(self.filled) == HEADER {
                 self.filled = 0;
-                (_, self.left) = parse_header(self.header, limit)?;
+                self.left = parse_header(self.header, limit)?.1 as u32;
             }
         }
         Ok(())

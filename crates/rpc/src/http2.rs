@@ -13,6 +13,11 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 pub const STREAM_WINDOW: u32 = 262_144;
 /// Window of one connection: 64 stalled streams fill it.
 pub const CONNECTION_WINDOW: u32 = 16_777_216;
+/// Window of one stream of a connection within the machine, where an answer takes no time: what nobody reads
+/// stays with its sender.
+const LOCAL_STREAM_WINDOW: u32 = 65_536;
+/// Window of a connection that carries the calls of one client only: if it stalls, it stalls that client.
+const PRIVATE_CONNECTION_WINDOW: u32 = 4_194_304;
 /// Streams a client may hold open at once on one connection: a thousand watches and room to call.
 pub const STREAMS_MAX: u32 = 4096;
 /// All headers of a request: eight hundred targets in `nodes` still fit.
@@ -45,13 +50,35 @@ pub(crate) fn server() -> server::Builder<TokioExecutor> {
     builder
 }
 
+/// Whom a client connection leads to, which decides what may wait in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hop {
+    /// A process of the same machine, for one client.
+    Local,
+    /// Another machine.
+    Remote,
+    /// Another machine, for one client.
+    Private,
+}
+
+impl Hop {
+    fn windows(self) -> (u32, u32) {
+        match self {
+            Hop::Local => (LOCAL_STREAM_WINDOW, PRIVATE_CONNECTION_WINDOW),
+            Hop::Remote => (STREAM_WINDOW, CONNECTION_WINDOW),
+            Hop::Private => (STREAM_WINDOW, PRIVATE_CONNECTION_WINDOW),
+        }
+    }
+}
+
 /// A client connection builder.
-pub(crate) fn client() -> client::Builder<TokioExecutor> {
+pub(crate) fn client(hop: Hop) -> client::Builder<TokioExecutor> {
+    let (stream, connection) = hop.windows();
     let mut builder = client::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(stream)
+        .initial_connection_window_size(connection)
         .max_header_list_size(REPLY_HEADER_LIST_MAX)
         // What a peer is taken to allow before its settings arrive; our servers allow this much.
         .initial_max_send_streams(STREAMS_MAX as usize);

@@ -30,7 +30,7 @@ use crate::route::{self, Facts, Route};
 use crate::status;
 use crate::tls::ClientTls;
 
-use upstreams::Upstreams;
+use upstreams::{Private, Upstreams};
 
 /// The port of the node API.
 pub const API_PORT: u16 = 50000;
@@ -106,6 +106,7 @@ impl Proxy {
             // On a Unix socket the roles are those of the metadata.
             is_local: peer.credentials.is_some() || peer.address.is_none(),
             machine,
+            private: Private::default(),
         })
     }
 }
@@ -119,6 +120,7 @@ pub struct ProxyConnection {
     impersonates: bool,
     is_local: bool,
     machine: Channel<RequestBody>,
+    private: Private,
 }
 
 impl fmt::Debug for ProxyConnection {
@@ -206,14 +208,14 @@ impl ProxyConnection {
         target: String,
         mut request: Request<Incoming>,
     ) -> Result<Response<ReplyBody>, Status> {
-        let upstream = self.upstreams()?.get(&target, request.uri().path())?;
+        let (upstream, running) = self.upstreams()?.get(&target, request.uri().path(), &self.private)?;
         let from = proxied_from(request.uri());
         strip(request.headers_mut(), from);
         *request.uri_mut() = upstream.uri(request.uri())?;
         let verdict = Verdict::default();
         let request = request.map(|incoming| RequestBody::passed(incoming, verdict.clone()));
         let answer = upstream.channel.send(request).await;
-        finish(answer, &verdict).map(|response| upstream.hold(response))
+        finish(answer, &verdict).map(|response| upstreams::hold(response, running))
     }
 
     async fn fan_out(
@@ -222,7 +224,7 @@ impl ProxyConnection {
         request: Request<Incoming>,
     ) -> Result<Response<ReplyBody>, Status> {
         let upstreams = self.upstreams()?;
-        fan::call(&upstreams, targets, request).await
+        fan::call(&upstreams, &self.private, targets, request).await
     }
 }
 

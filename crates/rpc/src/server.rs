@@ -1,7 +1,10 @@
 //! Servers: accept, identify, speak HTTP/2, with a bound on everything a peer can hold.
 
+mod register;
+
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +20,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -27,15 +30,22 @@ use tracing::{debug, warn};
 use crate::activity::{Activity, Counted, Observed};
 use crate::peer::{PeerCredentials, PeerIdentity};
 use crate::{http2, socket};
+use register::{Register, Ticket};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// One place in so many stays free for the next newcomer.
+const RESERVE: usize = 16;
+/// Time for the last words to an idle client that has to make room.
+const GOODBYE: Duration = Duration::from_millis(200);
 
 /// Bounds of a server.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Established connections; more wait in the kernel's queue. About 80 KiB each.
+    /// Established connections, some 40 KiB each while idle. Before the last places are taken, idle ones
+    /// have to make room for newcomers; when all are busy, newcomers wait and then are refused.
     pub connections: usize,
-    /// Handshakes under way: peers that are nobody yet.
+    /// Handshakes under way: peers that are nobody yet. One more ends another one.
     pub handshakes: usize,
     /// Time for the TLS handshake.
     pub handshake: Duration,
@@ -86,7 +96,7 @@ pub async fn serve_tls<M, S, B>(
         tasks.spawn(async move {
             let (stream, address) = stream;
             socket::tune(&stream);
-            let handshake = timeout(hall.limits.handshake, acceptor.accept(stream));
+            let handshake = timeout(hall.limits.handshake, permit.hold(acceptor.accept(stream)));
             let tls = match handshake.await {
                 Ok(Ok(tls)) => tls,
                 Ok(Err(error)) => return debug!(%address, %error, "TLS handshake refused"),
@@ -94,7 +104,7 @@ pub async fn serve_tls<M, S, B>(
             };
             drop(permit);
             let peer = PeerIdentity::tcp(address, tls.get_ref().1.peer_certificates());
-            hall.serve(TokioIo::new(tls), make(Arc::new(peer))).await;
+            hall.serve(TokioIo::new(tls), Some(address.ip()), make(Arc::new(peer))).await;
         });
     }
     hall.drain().await;
@@ -120,7 +130,7 @@ where
         });
         let service = make(Arc::new(PeerIdentity::unix(credentials)));
         let running = hall.clone();
-        hall.tasks.spawn(async move { running.serve(TokioIo::new(stream), service).await });
+        hall.tasks.spawn(async move { running.serve(TokioIo::new(stream), None, service).await });
     }
     hall.drain().await;
 }
@@ -131,6 +141,24 @@ async fn accept_tcp(listener: &TcpListener) -> io::Result<(TcpStream, std::net::
 
 async fn accept_unix(listener: &UnixListener) -> io::Result<UnixStream> {
     listener.accept().await.map(|(stream, _)| stream)
+}
+
+/// A stream that has just been accepted.
+trait Arrived {
+    /// Where it comes from, for strangers.
+    fn from(&self) -> Option<IpAddr>;
+}
+
+impl Arrived for (TcpStream, std::net::SocketAddr) {
+    fn from(&self) -> Option<IpAddr> {
+        Some(self.1.ip())
+    }
+}
+
+impl Arrived for UnixStream {
+    fn from(&self) -> Option<IpAddr> {
+        None
+    }
 }
 
 /// A tower service (tonic's routes, layers around them) as the service of one connection.
@@ -167,7 +195,8 @@ where
 struct Hall {
     limits: Limits,
     connections: Arc<Semaphore>,
-    handshakes: Arc<Semaphore>,
+    open: Register,
+    handshakes: Register,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -176,7 +205,8 @@ impl Hall {
     fn new(limits: Limits, stop: CancellationToken) -> Self {
         Self {
             connections: Arc::new(Semaphore::new(limits.connections)),
-            handshakes: Arc::new(Semaphore::new(limits.handshakes)),
+            open: Register::default(),
+            handshakes: Register::default(),
             limits,
             stop,
             tasks: TaskTracker::new(),
@@ -184,8 +214,9 @@ impl Hall {
     }
 
     /// The next connection with its place among the handshakes; none once the server stops.
-    async fn accept<T, F, A>(&self, next: F) -> Option<(T, OwnedSemaphorePermit)>
+    async fn accept<T, F, A>(&self, next: F) -> Option<(T, Ticket)>
     where
+        T: Arrived,
         F: Fn() -> A,
         A: Future<Output = io::Result<T>>,
     {
@@ -198,15 +229,17 @@ impl Hall {
         }
     }
 
-    async fn accept_one<T, F, A>(&self, next: &F) -> Option<(T, OwnedSemaphorePermit)>
+    async fn accept_one<T, F, A>(&self, next: &F) -> Option<(T, Ticket)>
     where
+        T: Arrived,
         F: Fn() -> A,
         A: Future<Output = io::Result<T>>,
     {
-        // Never closed, so it never fails.
-        let permit = self.handshakes.clone().acquire_owned().await.ok()?;
         match next().await {
-            Ok(stream) => Some((stream, permit)),
+            Ok(stream) => {
+                let ticket = self.handshakes.enter(stream.from(), None, self.limits.handshakes);
+                Some((stream, ticket))
+            }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => None,
             Err(error) => {
                 // Out of descriptors or memory: waiting is all that helps.
@@ -218,7 +251,7 @@ impl Hall {
     }
 
     /// Runs one connection to its end.
-    async fn serve<I, S, B>(&self, io: I, service: S)
+    async fn serve<I, S, B>(&self, io: I, address: Option<IpAddr>, service: S)
     where
         I: Read + Write + Unpin + Send + 'static,
         S: Service<Request<Incoming>, Response = Response<B>>,
@@ -227,10 +260,12 @@ impl Hall {
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
-        let Ok(Ok(_place)) = timeout(self.limits.handshake, self.connections.acquire()).await else {
-            return warn!("connection refused: too many are open");
-        };
         let activity = Arc::new(Activity::default());
+        let most = self.limits.connections - self.limits.connections / RESERVE;
+        let ticket = self.open.enter(address, Some(activity.clone()), most);
+        let Ok(Ok(_place)) = timeout(self.limits.handshake, self.connections.acquire()).await else {
+            return warn!("connection refused: too many are busy");
+        };
         let calls = activity.clone();
         let counted = service_fn(move |request| {
             let call = calls.enter();
@@ -239,10 +274,10 @@ impl Hall {
         });
         let io = Observed::new(io, activity.clone());
         let connection = pin!(http2::server().serve_connection(io, counted));
-        self.run(connection, &activity).await;
+        self.run(connection, &activity, &ticket).await;
     }
 
-    async fn run<C>(&self, mut connection: Pin<&mut C>, activity: &Activity)
+    async fn run<C>(&self, mut connection: Pin<&mut C>, activity: &Activity, ticket: &Ticket)
     where
         C: Future<Output = hyper::Result<()>> + GracefulShutdown,
     {
@@ -251,11 +286,17 @@ impl Hall {
             result = connection.as_mut() => End::Closed(result),
             () = self.stop.cancelled() => End::Drain,
             end = self.watch(activity) => end,
+            () = ticket.left() => End::Crowded,
         };
         match end {
             End::Closed(Ok(())) => {}
             End::Closed(Err(error)) => debug!(error = %crate::status::chain(&error), "connection ended"),
             End::Silent => debug!("connection dropped: it never spoke HTTP/2"),
+            End::Crowded if activity.calls() == 0 => debug!("connection dropped: it was of no use"),
+            End::Crowded => {
+                connection.as_mut().graceful_shutdown();
+                let _ = timeout(GOODBYE, connection).await;
+            }
             End::Drain => {
                 connection.as_mut().graceful_shutdown();
                 // What has not ended by then is cut.
@@ -294,6 +335,7 @@ impl Hall {
 enum End {
     Closed(hyper::Result<()>),
     Silent,
+    Crowded,
     Drain,
 }
 

@@ -139,20 +139,60 @@ async fn idle_connections_are_closed_and_busy_ones_are_not() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_bound_wait_and_then_are_refused() {
+async fn connections_beyond_the_bound_wait_for_busy_ones_and_then_are_refused() {
     let server = serve(Limits { idle: Duration::from_secs(60), ..limits() }).await;
     let mut held = Vec::new();
     for _ in 0..4 {
         let mut sender = server.http().await;
-        sender.send_request(call(0)).await.expect("answer");
-        held.push(sender);
+        let running = tokio::spawn(sender.send_request(call(60_000)));
+        sleep(Duration::from_millis(50)).await;
+        held.push((sender, running));
     }
     let mut fifth = server.http().await;
     assert!(timeout(PATIENCE, fifth.send_request(call(0))).await.expect("in time").is_err(), "no room");
-    held.pop();
+    let (_, running) = held.pop().expect("four of them");
+    running.abort();
     sleep(Duration::from_millis(50)).await;
     let mut sixth = server.http().await;
     timeout(PATIENCE, sixth.send_request(call(0))).await.expect("in time").expect("room again");
+}
+
+#[tokio::test]
+async fn idle_connections_make_room_for_newcomers() {
+    let server = serve(Limits { idle: Duration::from_secs(60), ..limits() }).await;
+    let mut busy = server.http().await;
+    let answer = tokio::spawn(busy.send_request(call(1500)));
+    let mut idle = Vec::new();
+    // Ten times as many as there are places; each newcomer is served at once.
+    for _ in 0..40 {
+        let mut sender = server.http().await;
+        let start = Instant::now();
+        timeout(PATIENCE, sender.send_request(call(0))).await.expect("in time").expect("answer");
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        idle.push(sender);
+    }
+    let open = idle.iter().filter(|sender| !sender.is_closed()).count();
+    assert!(open <= 4, "{open} are still open");
+    answer.await.expect("task").expect("the one that was being served is answered");
+}
+
+#[tokio::test]
+async fn a_peer_that_sends_byte_by_byte_is_cut() {
+    use tokio::io::AsyncWriteExt;
+    let server = serve(limits()).await;
+    let mut slow = server.connect().await.expect("TLS");
+    let start = Instant::now();
+    let dropped = async {
+        for byte in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" {
+            if slow.write_all(&[*byte]).await.is_err() || slow.flush().await.is_err() {
+                return;
+            }
+            sleep(Duration::from_millis(30)).await;
+        }
+        let _ = slow.read_to_end(&mut Vec::new()).await;
+    };
+    timeout(PATIENCE, dropped).await.expect("the server hangs up");
+    assert!(start.elapsed() >= Duration::from_millis(200));
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Peers that break the rules: a precise answer or a cut, never a hang.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -9,8 +11,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
+use tonic::Code;
 
-use crate::support::{Cluster, PATIENCE};
+use crate::support::{Cluster, PATIENCE, with};
 
 /// A TLS connection without anything on it.
 async fn connect(cluster: &Cluster) -> TlsStream<TcpStream> {
@@ -128,4 +131,29 @@ async fn noise_inside_tls_is_cut_and_others_go_on() {
     }
     cluster.client(1, &["os:admin"]).version(()).await.expect("answer");
     drop(silent);
+}
+
+#[tokio::test]
+async fn a_reply_beyond_the_limit_is_stopped_at_its_header() {
+    const LIMIT: usize = 32 * 1024 * 1024;
+    let cluster = Cluster::new();
+    let (_one, _two) = (cluster.node(1), cluster.node(2));
+    let target = cluster.address(2).to_string();
+    for node in [None, Some(target.as_str())] {
+        // A client that would take more, to see who stops it.
+        let mut client = cluster.client(1, &["os:admin"]).max_decoding_message_size(2 * LIMIT);
+        let size = (LIMIT + 1).to_string();
+        let mut pairs = vec![("size", size.as_str())];
+        pairs.extend(node.map(|node| ("node", node)));
+        let call = client.memory(with((), &pairs));
+        let status = timeout(PATIENCE, call).await.expect("in time").expect_err("too large");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        assert_eq!(status.message(), "grpc: received message larger than max (33554433 vs. 33554432)");
+
+        // The largest that is allowed begins to arrive.
+        let size = LIMIT.to_string();
+        pairs[0] = ("size", size.as_str());
+        let call = client.memory(with((), &pairs));
+        assert!(timeout(Duration::from_millis(300), call).await.is_err(), "it is still on its way");
+    }
 }

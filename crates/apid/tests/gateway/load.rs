@@ -122,3 +122,25 @@ async fn a_client_of_many_that_reads_nothing_stalls_only_itself() {
     assert!(reply.messages.iter().all(|message| message.version.is_some()));
     drop(stalled);
 }
+
+#[tokio::test]
+async fn however_many_streams_one_client_leaves_unread_others_get_theirs() {
+    let cluster = Cluster::new();
+    let (_one, two) = (cluster.node(1), cluster.node(2));
+    let target = cluster.address(2).to_string();
+    let pairs = [("node", target.as_str())];
+    let mut idle = cluster.client(1, &["os:admin"]);
+    // Twice what fills the window of a shared connection.
+    let stalled = stall(&two, &mut idle, 130, &pairs).await;
+    for _ in 0..3 {
+        let mut other = cluster.client(1, &["os:admin"]);
+        let logs = other.logs(with(api::LogsRequest::default(), &pairs));
+        let mut logs =
+            timeout(Duration::from_secs(3), logs).await.expect("in time").expect("stream").into_inner();
+        let first = timeout(Duration::from_secs(3), logs.message()).await.expect("in time").expect("message");
+        assert!(first.is_some());
+        let call = other.version(with((), &pairs));
+        timeout(Duration::from_secs(3), call).await.expect("in time").expect("answer");
+    }
+    drop(stalled);
+}

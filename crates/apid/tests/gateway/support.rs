@@ -403,6 +403,17 @@ async fn answer(
         // An error with a lot to say.
         "ApplyConfiguration" => Status::invalid_argument("line wrong\n".repeat(20_000)).into_http(),
         "Read" => Status::not_found("no such file").into_http(),
+        // One message of as many bytes as the metadata asks for; only its header and a part of it are true.
+        "Memory" => {
+            let size: u32 = header("size").parse().unwrap_or_default();
+            let mut start = BytesMut::from(&[0][..]);
+            start.put_u32(size);
+            start.resize(64 * 1024, 0);
+            reply(
+                futures_util::stream::iter([Frame::data(start.freeze())])
+                    .chain(futures_util::stream::pending()),
+            )
+        }
         "Logs" => {
             let lines = (0..3).map(move |line| data(format!("{name} line {line}\n").into()));
             stream(futures_util::stream::iter(lines.collect::<Vec<_>>()))

@@ -1,6 +1,7 @@
 //! One call, many nodes: every request message goes to all, replies are merged or interleaved.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header};
@@ -10,9 +11,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Status};
 
-use super::upstreams::{Upstream, Upstreams};
+use super::upstreams::{Private, Upstream, Upstreams};
 use super::{deadline, merge, proxied_from, strip};
-use crate::body::{ReplyBody, RequestBody, Streamed, UpstreamBody};
+use crate::body::{ReplyBody, RequestBody, Running, Streamed, UpstreamBody};
 use crate::frame::{Message, Messages, too_large};
 use crate::http2::MESSAGE_MAX;
 use crate::route::is_streamed;
@@ -25,7 +26,8 @@ const REPLY_QUEUE: usize = 16;
 
 /// Answers a call to many nodes.
 pub(super) async fn call(
-    upstreams: &Upstreams,
+    upstreams: &Arc<Upstreams>,
+    private: &Private,
     targets: Vec<String>,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Status> {
@@ -34,10 +36,11 @@ pub(super) async fn call(
     let (head, incoming) = request.into_parts();
     let mut feeds = Vec::with_capacity(targets.len());
     let mut calls = Vec::with_capacity(targets.len());
+    let spent = Arc::<AtomicUsize>::default();
     for target in targets {
         let (feed, fed) = mpsc::channel(REQUEST_QUEUE);
         feeds.push(feed);
-        let upstream = upstreams.get(&target, &path)?;
+        let (upstream, running) = upstreams.get(&target, &path, private)?;
         let mut headers = head.headers.clone();
         strip(&mut headers, proxied_from(&head.uri));
         // Replies are opened to be named; nodes must not compress them.
@@ -47,7 +50,14 @@ pub(super) async fn call(
         *request.method_mut() = head.method.clone();
         *request.uri_mut() = upstream.uri(&head.uri)?;
         *request.headers_mut() = headers;
-        calls.push(Call { target: target.into(), upstream, request, deadline });
+        calls.push(Call {
+            target: target.into(),
+            upstream,
+            running,
+            request,
+            deadline,
+            spent: spent.clone(),
+        });
     }
     if is_streamed(&path) {
         Ok(stream(calls, feeds, incoming))
@@ -60,8 +70,11 @@ pub(super) async fn call(
 struct Call {
     target: Arc<str>,
     upstream: Upstream,
+    running: Running,
     request: Request<RequestBody>,
     deadline: Option<Instant>,
+    /// Bytes that the replies of all nodes have taken so far.
+    spent: Arc<AtomicUsize>,
 }
 
 impl Call {
@@ -167,16 +180,22 @@ async fn merge_all(
 
 /// One node's part of a merged reply. Fails only when its shape cannot be merged.
 async fn unary(call: Call) -> Result<Bytes, Status> {
-    let Call { target, upstream, request, deadline } = call;
-    let _running = upstream.begin();
+    let Call { target, upstream, running: _running, request, deadline, spent } = call;
     let whole = async {
         let mut reply = Call::begin(request, &upstream).await?;
+        reply.0.count_in(spent.clone());
         let first = reply.next().await?;
         // The status comes after the message.
         while reply.next().await?.is_some() {}
         Ok(first)
     };
-    match within(deadline, whole).await {
+    let part = within(deadline, whole).await;
+    // Together they would not fit into one reply, so there is no use in collecting more.
+    let all = spent.load(Relaxed);
+    if all > MESSAGE_MAX {
+        return Err(too_large(all, MESSAGE_MAX));
+    }
+    match part {
         Ok(first) => merge::unary(&first.unwrap_or_default(), &target),
         Err(failed) => Ok(merge::unary_failure(&failed, &target)),
     }
@@ -197,8 +216,7 @@ fn stream(calls: Vec<Call>, feeds: Vec<mpsc::Sender<Bytes>>, incoming: Incoming)
 }
 
 async fn stream_one(call: Call, out: mpsc::Sender<Bytes>) {
-    let Call { target, upstream, request, deadline } = call;
-    let _running = upstream.begin();
+    let Call { target, upstream, running: _running, request, deadline, .. } = call;
     let passing = async {
         let mut reply = Call::begin(request, &upstream).await?;
         while let Some(payload) = reply.next().await? {

@@ -10,7 +10,8 @@ use ichor_rpc::{Channel, Endpoint as Address};
 use ichor_wire::discovery::server as wire;
 use ichor_wire::discovery::server::cluster_client::ClusterClient;
 use tokio::sync::{Notify, watch};
-use tonic::Status;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Status};
 
 use crate::affiliate::{Affiliate, Endpoint, address, seal_endpoint};
 
@@ -41,6 +42,8 @@ pub struct Options {
     pub key: SealKey,
     /// The version to greet with.
     pub version: String,
+    /// What opens the service; empty where everybody may come.
+    pub token: String,
     /// How to connect.
     pub dial: Dial,
 }
@@ -115,7 +118,7 @@ impl Client {
             affiliate_id: self.options.affiliate_id.clone(),
         };
         let mut client = ClusterClient::new((self.options.dial)(&self.options.endpoint));
-        within(HELLO_TIMEOUT, client.affiliate_delete(request)).await.map(drop)
+        within(HELLO_TIMEOUT, client.affiliate_delete(self.request(request))).await.map(drop)
     }
 
     /// Keeps in touch with the service until it is dropped.
@@ -141,6 +144,18 @@ impl Client {
         }
     }
 
+    /// A request with the token on it.
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        // A token that cannot be sent is refused by the service, which says more than we could.
+        if let Ok(token) = MetadataValue::try_from(&self.options.token)
+            && !self.options.token.is_empty()
+        {
+            request.metadata_mut().insert("token", token);
+        }
+        request
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -159,7 +174,7 @@ impl Client {
             cluster_id: cluster_id.clone(),
             client_version: self.options.version.clone(),
         };
-        let hello = within(HELLO_TIMEOUT, client.hello(hello)).await?.into_inner();
+        let hello = within(HELLO_TIMEOUT, client.hello(self.request(hello))).await?.into_inner();
         if let Some(redirect) = hello.redirect.filter(|redirect| !redirect.endpoint.is_empty()) {
             let next = redirect_address(&redirect.endpoint).ok_or_else(|| {
                 Status::internal(format!("it redirects to {:?}, which is no address", redirect.endpoint))
@@ -174,8 +189,9 @@ impl Client {
         self.changed.notify_one();
 
         let mut local = self.local.subscribe();
-        let mut watch =
-            within(HELLO_TIMEOUT, client.watch(wire::WatchRequest { cluster_id })).await?.into_inner();
+        let mut watch = within(HELLO_TIMEOUT, client.watch(self.request(wire::WatchRequest { cluster_id })))
+            .await?
+            .into_inner();
         let first = local.borrow_and_update().clone();
         self.push(&mut client, first).await?;
         let mut refresh = tokio::time::interval_at(tokio::time::Instant::now() + TTL / 2, TTL / 2);
@@ -223,7 +239,7 @@ impl Client {
                     affiliate_endpoints,
                     ttl: prost_types::Duration::try_from(TTL).ok(),
                 };
-                client.affiliate_update(request).await?;
+                client.affiliate_update(self.request(request)).await?;
             }
             Ok(())
         };

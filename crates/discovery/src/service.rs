@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::{Stream, StreamExt, stream};
-use ichor_rpc::PeerIdentity;
+use ichor_rpc::peer;
 use ichor_wire::discovery::server as wire;
 use ichor_wire::discovery::server::cluster_server::{Cluster, ClusterServer};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use crate::directory::{Change, Directory, check_id};
@@ -26,9 +27,15 @@ const HOLD_MAX: Duration = Duration::from_secs(10);
 /// How often old entries are looked for.
 const SWEEP: Duration = Duration::from_secs(60);
 
+/// Decides by the metadata of a call whether it is let in.
+pub type Gate = Arc<dyn Fn(&MetadataMap) -> Result<(), Status> + Send + Sync>;
+
 /// A discovery service.
 #[derive(Clone, Default)]
-pub struct Discovery(Arc<Mutex<Inner>>);
+pub struct Discovery {
+    inner: Arc<Mutex<Inner>>,
+    gate: Option<Gate>,
+}
 
 #[derive(Default)]
 struct Inner {
@@ -38,11 +45,16 @@ struct Inner {
 }
 
 impl Discovery {
-    /// An empty service that sweeps itself; needs a running runtime.
+    /// An empty service for everybody, which sweeps itself; needs a running runtime.
     pub fn start() -> Self {
         let discovery = Self::default();
-        tokio::spawn(sweep(Arc::downgrade(&discovery.0)));
+        tokio::spawn(sweep(Arc::downgrade(&discovery.inner)));
         discovery
+    }
+
+    /// The same for those the gate lets in.
+    pub fn start_behind(gate: Gate) -> Self {
+        Self { gate: Some(gate), ..Self::start() }
     }
 
     /// The gRPC service.
@@ -51,12 +63,15 @@ impl Discovery {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Holds a caller back that calls too often; refuses when that would take too long.
+    /// Turns strangers away, and holds a caller back that calls too often; refuses when that would take too long.
     async fn admit<T>(&self, request: &Request<T>) -> Result<IpAddr, Status> {
         let address = caller(request);
+        if let Some(gate) = &self.gate {
+            gate(request.metadata())?;
+        }
         let hold = {
             let mut inner = self.inner();
             let hold = inner.rates.take(address, Instant::now());
@@ -106,7 +121,7 @@ async fn sweep(inner: Weak<Mutex<Inner>>) {
 
 /// The address a request comes from.
 fn caller<T>(request: &Request<T>) -> IpAddr {
-    let ours = request.extensions().get::<Arc<PeerIdentity>>().and_then(|peer| peer.address);
+    let ours = peer::address_of(request.extensions());
     let address = ours.or_else(|| request.remote_addr()).map(|address| address.ip());
     address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)).to_canonical()
 }

@@ -51,6 +51,7 @@ fn node(service: SocketAddr, name: &str, key: u8) -> (Client, JoinHandle<()>) {
         affiliate_id: name.into(),
         key: SealKey::new(&[key; 32]).unwrap(),
         version: "v0".into(),
+        token: String::new(),
         dial: Arc::new(|endpoint| Channel::new(Dialer::tcp(endpoint.clone()))),
     });
     let endpoints = vec!["10.0.0.1:51820".parse().unwrap()];

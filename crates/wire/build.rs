@@ -17,6 +17,7 @@ const SERVICES: &[&str] = &[
     "containerd/containerd.proto",
     "cri/cri.proto",
     "ichor/node.proto",
+    "ichor/audit.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

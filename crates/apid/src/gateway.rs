@@ -15,7 +15,7 @@ use ichor_resource::spec::TypedSpec;
 use ichor_rpc::follow::{Watched, follow};
 use ichor_rpc::peer::PeerIdentity;
 use ichor_rpc::proxy::{Proxy, ProxyConnection};
-use ichor_rpc::server::{Limits, serve_tls, serve_unix};
+use ichor_rpc::server::{Limits, serve_tls_telling, serve_unix};
 use ichor_rpc::unix::{self, Access, SocketError};
 use ichor_rpc::{Channel, Dialer, ServerTls};
 use tokio::net::TcpListener;
@@ -58,7 +58,8 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), ApidEr
     let tls = ServerTls::new();
     let proxy = Proxy::new(Dialer::unix(&options.machine), options.peer_port);
     let ready = Rc::new(Notify::new());
-    let learning = learn(Channel::new(Dialer::unix(&options.runtime)), &tls, &proxy, ready.clone());
+    let runtime = Channel::new(Dialer::unix(&options.runtime));
+    let learning = learn(runtime.clone(), &tls, &proxy, ready.clone());
     let serving = async {
         tokio::select! {
             () = ready.notified() => {}
@@ -70,6 +71,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), ApidEr
         result = serving => result,
         () = learning => Ok(()),
         () = housekeep(&proxy) => Ok(()),
+        () = proxy.ledger().tell(runtime) => Ok(()),
     }
 }
 
@@ -84,7 +86,8 @@ async fn serve(
     let socket = unix::bind(&options.socket, Access { mode: 0o770, uid: None, gid: None })?;
     info!(address = %options.listen, "serving the API");
     let (outer, inner) = (proxy.clone(), proxy.clone());
-    let network = serve_tls(listener, config, Limits::default(), stop.clone(), move |peer| {
+    let ledger = proxy.ledger().clone();
+    let network = serve_tls_telling(listener, config, Limits::default(), stop.clone(), ledger, move |peer| {
         let connection = open(&outer, &peer);
         service_fn(move |request| connection.handle(request))
     });

@@ -14,6 +14,11 @@ pub use options::{BadOption, Options};
 
 /// Runs the daemon with the arguments after its name.
 pub fn main(args: &[String]) -> ExitCode {
+    if let Err(error) = ichor_sys::confine::lock() {
+        // Better not at all than unconfined: whoever wants to know why reads this.
+        eprintln!("apid: not locked: {error}");
+        return ExitCode::FAILURE;
+    }
     match Options::parse(args) {
         Ok(options) => ichor_rpc::daemon::run(|stop| run(options, stop)),
         Err(error) => {

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ichor_sys::credentials::Capabilities;
 use ichor_sys::signal::{self, Signals};
 use ichor_sys::supervisor::{Launcher, Outcome, PowerRequest, RebootCommand, Server, SpawnRequest};
 use rustix::event::{PollFd, PollFlags};
@@ -34,6 +35,13 @@ const SIGTERM: i32 = 15;
 const SIGCHLD: i32 = 17;
 const SIGPWR: i32 = 30;
 const SIGKILL: i32 = 9;
+
+/// What machined does without: the end of the machine, security modules, alarms, leases, accounting.
+const LEFT_TO_INIT: Capabilities = Capabilities::from_bits(
+    Capabilities::SYS_BOOT.bits()
+        // CAP_SYS_PACCT, CAP_LEASE, CAP_MAC_OVERRIDE, CAP_MAC_ADMIN, CAP_WAKE_ALARM, CAP_BLOCK_SUSPEND
+        | 1 << 20 | 1 << 28 | 1 << 32 | 1 << 33 | 1 << 35 | 1 << 36,
+);
 
 /// Sets the machine up and runs the loop. `--machined PATH [ARG…]` starts another program in machined's place.
 pub(crate) fn main(args: &[String]) -> ExitCode {
@@ -125,6 +133,9 @@ fn machined(args: &[String]) -> std::io::Result<Launcher> {
         .map(|(key, value)| format!("{key}={value}"))
         .take(32)
         .collect();
+    // init ends the machine and starts programs; nobody here has a use for the rest.
+    request.capabilities = Capabilities::ALL.without(LEFT_TO_INIT);
+    request.no_new_privs = true;
     request.oom_score_adj = -999;
     request.nofile = 1 << 20;
     Launcher::new(&request)

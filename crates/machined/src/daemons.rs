@@ -1,5 +1,6 @@
 //! The services a node runs: what each needs, how it is started, how one sees that it is well.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,30 @@ pub const TRUSTD_PORT: u16 = 50_001;
 pub const UDEVD: &str = "/sbin/systemd-udevd";
 
 /// A daemon that needs more than this is broken.
-const DAEMON_MEMORY_MAX: u64 = 128 * 1024 * 1024;
+const DAEMON_MEMORY_MAX: u64 = 128 * MIB;
+
+/// Threads of a daemon: one, and a few that look up names.
+const DAEMON_THREADS_MAX: u64 = 64;
+
+const MIB: u64 = 1024 * 1024;
+
+/// What a daemon is guaranteed, in MiB and thousandths of a processor, beside its ceilings.
+const fn ceilings(min: u64, low: u64, millicores: u64) -> Limits {
+    Limits {
+        memory_min: Some(min * MIB),
+        memory_low: Some(low * MIB),
+        memory_max: Some(DAEMON_MEMORY_MAX),
+        swap_max: Some(0),
+        millicores: Some(millicores),
+        pids_max: Some(DAEMON_THREADS_MAX),
+    }
+}
+
+/// Where files of `/etc` are kept.
+const ETC: &str = "/system/etc";
+
+/// Files about names that the gateway reads, where machined writes them.
+const NAME_FILES: [&str; 2] = ["hosts", "resolv.conf"];
 
 /// The daemons get a little longer to finish their calls.
 const GRACE: Duration = Duration::from_secs(15);
@@ -48,17 +72,21 @@ pub fn machined(paths: &Paths, serve: TaskRun) -> ServiceSpec {
 
 /// The gateway on port 50000. `program` is the multi-call binary.
 pub fn apid(program: &str, state: &State) -> ServiceSpec {
+    // Its own directory can be written to: it makes the socket for clients on the node there.
+    let mut view = vec!["r/system/run/machined".to_owned(), "w/system/run/apid".to_owned()];
+    view.extend(NAME_FILES.map(|name| format!("r{ETC}/{name}:/etc/{name}")));
     ServiceSpec {
         conditions: vec![exists::<ApiCertificate>(state, "secrets", "api", "api certificates")],
-        pre: Some(own_group("system/apid")),
+        pre: Some(own_group("system/apid", ceilings(16, 32, 500))),
         health: Some(Health::tcp(APID_PORT)),
         grace: GRACE,
-        ..ServiceSpec::new("apid", Run::Process(daemon(program, "apid", APID_UID)))
+        ..ServiceSpec::new("apid", Run::Process(daemon(program, "apid", APID_UID, view)))
     }
 }
 
 /// Signs certificates for joining workers.
 pub fn trustd(program: &str, state: &State) -> ServiceSpec {
+    let view = vec!["r/system/run/trustd".to_owned()];
     ServiceSpec {
         conditions: vec![
             holds(state, "runtime", "node", "time to be in sync", |status: &TimeStatus| status.synced),
@@ -67,10 +95,10 @@ pub fn trustd(program: &str, state: &State) -> ServiceSpec {
             }),
             exists::<TrustdCertificate>(state, "secrets", "trustd", "trustd certificates"),
         ],
-        pre: Some(own_group("system/trustd")),
+        pre: Some(own_group("system/trustd", ceilings(8, 16, 250))),
         health: Some(Health::tcp(TRUSTD_PORT)),
         grace: GRACE,
-        ..ServiceSpec::new("trustd", Run::Process(daemon(program, "trustd", TRUSTD_UID)))
+        ..ServiceSpec::new("trustd", Run::Process(daemon(program, "trustd", TRUSTD_UID, view)))
     }
 }
 
@@ -91,12 +119,12 @@ pub fn udevd() -> ServiceSpec {
 }
 
 /// Makes a daemon's group with its memory ceiling before the daemon enters it.
-fn own_group(group: &'static str) -> Hook {
+fn own_group(group: &'static str, limits: Limits) -> Hook {
     Arc::new(move || {
         Box::pin(async move {
             // A handful of small writes to the kernel, some of which wait for a grace period.
             let made = tokio::task::spawn_blocking(move || {
-                let limits = Limits { memory_max: Some(DAEMON_MEMORY_MAX), ..Limits::default() };
+                make_name_files();
                 Cgroups::detect(Path::new(cgroup::MOUNT_POINT))?.create(group, &limits)
             });
             // Without cgroups a daemon runs unbounded, which is better than not at all; where they work
@@ -111,8 +139,17 @@ fn own_group(group: &'static str) -> Hook {
     })
 }
 
-/// A first-party daemon: its own user, no capabilities, no look at secrets on disk.
-fn daemon(program: &str, name: &str, uid: u32) -> ProcessSpec {
+/// The files that a daemon's view shows must exist when it starts: what comes later is written through them.
+fn make_name_files() {
+    for name in NAME_FILES {
+        let path = Path::new(ETC).join(name);
+        // Without it names are not looked up, and addresses work.
+        let _ = std::fs::OpenOptions::new().create(true).append(true).mode(0o644).open(path);
+    }
+}
+
+/// A first-party daemon: its own user, no capabilities, and of the whole machine just its sockets.
+fn daemon(program: &str, name: &str, uid: u32, view: Vec<String>) -> ProcessSpec {
     ProcessSpec {
         path: program.to_owned(),
         args: vec![name.to_owned()],
@@ -121,7 +158,8 @@ fn daemon(program: &str, name: &str, uid: u32) -> ProcessSpec {
         privileged: false,
         cgroup: Some(format!("system/{name}")),
         oom_score_adj: -998,
-        masked: vec!["/system/state".to_owned()],
+        view,
+        ..ProcessSpec::default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sequencer, services and the machine API of a node.
 
 pub mod api;
+pub mod audit;
 pub mod daemons;
 pub mod event_sink;
 pub mod events;

@@ -13,6 +13,7 @@ use ichor_resource::block::VolumeLifecycle;
 use ichor_types::Cmdline;
 use tokio::runtime::Handle;
 
+use crate::audit::Audit;
 use crate::events::Events;
 use crate::meta;
 use crate::platform::Platform;
@@ -77,6 +78,8 @@ pub struct Node {
     pub events: Events,
     /// What was written.
     pub logs: LogManager,
+    /// Who called what.
+    pub audit: Audit,
     /// What runs.
     pub services: ServiceManager,
     /// What is being done.
@@ -135,6 +138,7 @@ impl NodeParts {
             controllers: Runtime::new(state.clone()),
             state,
             events,
+            audit: Audit::new(&self.logs),
             logs: self.logs,
             services,
             sequencer,

@@ -58,6 +58,10 @@ pub fn main(_args: &[String]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Err(error) = ichor_sys::confine::lock_manager() {
+        // A node that cannot be managed helps nobody: go on, and say so.
+        eprintln!("machined: not locked: {error}");
+    }
     ichor_pki::install_provider();
     match run(client) {
         Ok(()) => ExitCode::SUCCESS,
@@ -377,13 +381,13 @@ fn serve_daemon_state(
     readable: &'static [Readable],
 ) {
     let path = node.paths.runtime_socket(daemon);
-    let (sockets, state) = (Arc::clone(sockets), node.state.clone());
+    let (sockets, state, audit) = (Arc::clone(sockets), node.state.clone(), node.audit.clone());
     api.spawn(async move {
         let listener = sockets
             .listener(&format!("{daemon}.runtime"), &path, Access::owned_by(uid))
             .and_then(UnixListener::from_std);
         match listener {
-            Ok(listener) => serve_runtime(state, readable, listener, CancellationToken::new()).await,
+            Ok(listener) => serve_runtime(state, audit, readable, listener, CancellationToken::new()).await,
             Err(error) => error!(daemon, %error, "the state of a daemon is not served"),
         }
     });

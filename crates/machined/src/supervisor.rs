@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, warn};
 
+use ichor_sys::confine::Filter;
 use ichor_sys::credentials::Capabilities;
 use ichor_sys::supervisor::{
     Child, ChildId, ChildState, Client, Event, PowerRequest, RebootCommand, Seq, SpawnRequest,
@@ -218,8 +219,13 @@ impl ProcessPort for Supervisor {
             capabilities: if spec.privileged { Capabilities::ALL } else { Capabilities::NONE },
             oom_score_adj: spec.oom_score_adj,
             no_new_privs: !spec.privileged,
-            filter: !spec.privileged,
+            filter: match (spec.privileged, spec.view.is_empty()) {
+                (true, _) => Filter::None,
+                (false, true) => Filter::Service,
+                (false, false) => Filter::Daemon,
+            },
             masked: spec.masked.clone(),
+            view: spec.view.clone(),
             ..SpawnRequest::new(name, &spec.path)
         };
         let (sender, receiver) = oneshot::channel();

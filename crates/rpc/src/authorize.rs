@@ -97,6 +97,12 @@ pub fn rule(path: &str) -> Option<&'static RoleSet> {
     Some(&RULES[found].1)
 }
 
+/// The path itself, if it is one of a method that is served.
+pub fn known(path: &str) -> Option<&'static str> {
+    let found = RULES.binary_search_by(|(known, _)| (*known).cmp(path)).ok()?;
+    Some(RULES[found].0)
+}
+
 /// Whether `roles` open `path`. Everything without a rule is for administrators.
 pub fn allows(path: &str, roles: &RoleSet) -> bool {
     roles.intersects(rule(path).unwrap_or(&ADMIN))

@@ -9,12 +9,14 @@
 mod activity;
 pub mod authorize;
 pub mod body;
+pub mod caller;
 pub mod channel;
 pub mod daemon;
 pub mod dial;
 pub mod follow;
 mod frame;
 pub mod http2;
+pub mod ledger;
 pub mod peer;
 pub mod proxy;
 pub mod roles;

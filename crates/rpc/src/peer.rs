@@ -24,6 +24,10 @@ pub struct PeerCredentials {
 pub struct PeerIdentity {
     /// Roles from the client certificate; none without one.
     pub roles: RoleSet,
+    /// Common name of the client certificate; empty without one.
+    pub common_name: String,
+    /// The start of the certificate's SHA-256 fingerprint, in hexadecimal; empty without one.
+    pub fingerprint: String,
     /// The address of a TCP peer.
     pub address: Option<SocketAddr>,
     /// The process of a Unix peer.
@@ -36,8 +40,11 @@ impl PeerIdentity {
         let leaf = certificates.and_then(<[_]>::first);
         // The verifier has read this certificate before; one that cannot be read carries no roles.
         let info = leaf.and_then(|der| CertInfo::from_der(der).ok());
+        let fingerprint = leaf.map(|der| fingerprint(der)).unwrap_or_default();
         Self {
-            roles: info.map(|info| info.roles()).unwrap_or_default(),
+            roles: info.as_ref().map(CertInfo::roles).unwrap_or_default(),
+            common_name: info.map(|info| info.common_name).unwrap_or_default(),
+            fingerprint,
             address: Some(canonical(address)),
             credentials: None,
         }
@@ -47,6 +54,16 @@ impl PeerIdentity {
     pub(crate) fn unix(credentials: Option<PeerCredentials>) -> Self {
         Self { credentials, ..Self::default() }
     }
+}
+
+/// Enough of the fingerprint to tell the certificates of a cluster apart, and to find one with common tools.
+fn fingerprint(der: &[u8]) -> String {
+    ichor_pki::sha256(der)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The peer behind a request.
+pub fn of(extensions: &http::Extensions) -> Option<Arc<PeerIdentity>> {
+    extensions.get::<Arc<PeerIdentity>>().cloned()
 }
 
 /// The address of the peer behind a request, where there is one.

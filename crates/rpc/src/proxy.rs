@@ -21,9 +21,12 @@ use hyper::body::Incoming;
 use ichor_pki::Role;
 use tonic::Status;
 
+use crate::authorize;
 use crate::body::{ReplyBody, RequestBody, UpstreamBody, Verdict};
+use crate::caller;
 use crate::channel::{Begun, Channel};
 use crate::dial::{Dialer, Endpoint};
+use crate::ledger::Ledger;
 use crate::peer::PeerIdentity;
 use crate::roles;
 use crate::route::{self, Facts, Route};
@@ -47,6 +50,7 @@ pub struct Proxy {
     facts: ArcSwap<Facts>,
     remote: ArcSwapOption<Upstreams>,
     pulse: AtomicUsize,
+    ledger: Arc<Ledger>,
 }
 
 impl Proxy {
@@ -59,6 +63,7 @@ impl Proxy {
             facts: ArcSwap::from_pointee(Facts::default()),
             remote: ArcSwapOption::empty(),
             pulse: AtomicUsize::new(0),
+            ledger: Arc::default(),
         })
     }
 
@@ -90,6 +95,11 @@ impl Proxy {
         self.pulse.load(Relaxed)
     }
 
+    /// Who was turned away here.
+    pub fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
     /// Connections to the machine without a client.
     fn spare(&self) -> MutexGuard<'_, Vec<Channel<RequestBody>>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
@@ -102,6 +112,7 @@ impl Proxy {
         Arc::new(ProxyConnection {
             proxy: self.clone(),
             own: roles::header_values(&peer.roles),
+            caller: caller::header_value(peer),
             impersonates: peer.roles.contains(Role::Impersonator),
             // On a Unix socket the roles are those of the metadata.
             is_local: peer.credentials.is_some() || peer.address.is_none(),
@@ -117,6 +128,7 @@ impl Proxy {
 pub struct ProxyConnection {
     proxy: Arc<Proxy>,
     own: Vec<HeaderValue>,
+    caller: HeaderValue,
     impersonates: bool,
     is_local: bool,
     machine: Channel<RequestBody>,
@@ -147,7 +159,7 @@ impl ProxyConnection {
         if let Some(refusal) = not_a_call(&request) {
             return Either::Right(Either::Right(ready(Ok(refusal))));
         }
-        self.set_roles(request.headers_mut());
+        self.identify(request.headers_mut());
         let this = self.clone();
         match self.decide(&request) {
             Route::Local => {
@@ -177,7 +189,12 @@ impl ProxyConnection {
             Route::Many(targets) => {
                 Either::Right(Either::Left(boxed(async move { this.fan_out(targets, request).await })))
             }
-            Route::Refused(status) => Either::Right(Either::Right(ready(Ok(status::trailers_only(status))))),
+            Route::Refused(status) => {
+                let method = authorize::known(request.uri().path()).unwrap_or("unknown");
+                let caller = self.caller.to_str().unwrap_or_default();
+                self.proxy.ledger.call(caller, method, status.code(), status.message());
+                Either::Right(Either::Right(ready(Ok(status::trailers_only(status)))))
+            }
         }
     }
 
@@ -191,7 +208,8 @@ impl ProxyConnection {
         route::route(request.uri().path(), headers, forwards, &self.proxy.facts.load())
     }
 
-    fn set_roles(&self, headers: &mut HeaderMap) {
+    fn identify(&self, headers: &mut HeaderMap) {
+        caller::write(headers, &self.caller, self.impersonates);
         if self.is_local || (self.impersonates && headers.contains_key(roles::ROLE)) {
             return;
         }

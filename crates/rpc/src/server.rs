@@ -28,6 +28,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::activity::{Activity, Counted, Observed};
+use crate::ledger::Ledger;
 use crate::peer::{PeerCredentials, PeerIdentity};
 use crate::{http2, socket};
 use register::{Register, Ticket};
@@ -87,11 +88,30 @@ pub async fn serve_tls<M, S, B>(
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
+    serve_tls_telling(listener, config, limits, stop, Arc::default(), make).await;
+}
+
+/// The same; handshakes that come to nothing are told to `ledger`.
+pub async fn serve_tls_telling<M, S, B>(
+    listener: TcpListener,
+    config: Arc<ServerConfig>,
+    limits: Limits,
+    stop: CancellationToken,
+    ledger: Arc<Ledger>,
+    make: M,
+) where
+    M: Fn(Arc<PeerIdentity>) -> S + Send + Sync + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
     let acceptor = TlsAcceptor::from(config);
     let hall = Hall::new(limits, stop);
     let make = Arc::new(make);
     while let Some((stream, permit)) = hall.accept(|| accept_tcp(&listener)).await {
-        let (acceptor, hall, make) = (acceptor.clone(), hall.clone(), make.clone());
+        let (acceptor, hall, make, ledger) = (acceptor.clone(), hall.clone(), make.clone(), ledger.clone());
         let tasks = hall.tasks.clone();
         tasks.spawn(async move {
             let (stream, address) = stream;
@@ -99,8 +119,14 @@ pub async fn serve_tls<M, S, B>(
             let handshake = timeout(hall.limits.handshake, permit.hold(acceptor.accept(stream)));
             let tls = match handshake.await {
                 Ok(Ok(tls)) => tls,
-                Ok(Err(error)) => return debug!(%address, %error, "TLS handshake refused"),
-                Err(_) => return debug!(%address, "TLS handshake timed out"),
+                Ok(Err(error)) => {
+                    ledger.handshake(address.ip(), &error);
+                    return debug!(%address, %error, "TLS handshake refused");
+                }
+                Err(_) => {
+                    ledger.handshake(address.ip(), &io::ErrorKind::TimedOut.into());
+                    return debug!(%address, "TLS handshake timed out");
+                }
             };
             drop(permit);
             let peer = PeerIdentity::tcp(address, tls.get_ref().1.peer_certificates());

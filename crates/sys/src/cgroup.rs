@@ -47,6 +47,8 @@ pub struct Limits {
     pub swap_max: Option<u64>,
     /// Share of the processors in a contest, in thousandths of one.
     pub millicores: Option<u64>,
+    /// Processes and threads it may have.
+    pub pids_max: Option<u64>,
 }
 
 /// The mounted hierarchies.
@@ -229,15 +231,20 @@ fn inherit_cpuset(parent: &Path, child: &Path) {
 }
 
 fn settings(layout: Layout, limits: &Limits, cores: usize) -> Vec<(&'static str, String)> {
-    let names: [&'static str; 5] = match layout {
-        Layout::Unified => ["memory.min", "memory.low", "memory.max", "memory.swap.max", "cpu.weight"],
-        Layout::Split => ["", "memory.soft_limit_in_bytes", "memory.limit_in_bytes", "", "cpu.shares"],
+    let names: [&'static str; 6] = match layout {
+        Layout::Unified => {
+            ["memory.min", "memory.low", "memory.max", "memory.swap.max", "cpu.weight", "pids.max"]
+        }
+        Layout::Split => {
+            ["", "memory.soft_limit_in_bytes", "memory.limit_in_bytes", "", "cpu.shares", "pids.max"]
+        }
     };
     let share = limits.millicores.map(|millicores| match layout {
         Layout::Unified => cpu_weight(millicores, cores),
         Layout::Split => cpu_shares(millicores, cores),
     });
-    let values = [limits.memory_min, limits.memory_low, limits.memory_max, limits.swap_max, share];
+    let values =
+        [limits.memory_min, limits.memory_low, limits.memory_max, limits.swap_max, share, limits.pids_max];
     names
         .into_iter()
         .zip(values)
@@ -330,18 +337,27 @@ mod tests {
 
     #[test]
     fn settings_follow_the_layout() {
-        let limits =
-            Limits { memory_min: Some(1), memory_max: Some(3), millicores: Some(1000), ..Limits::default() };
+        let limits = Limits {
+            memory_min: Some(1),
+            memory_max: Some(3),
+            millicores: Some(1000),
+            pids_max: Some(9),
+            ..Limits::default()
+        };
         let check = |layout: Layout, expect: expect_test::Expect| {
             expect.assert_eq(&format!("{:?}", settings(layout, &limits, 2)));
         };
         check(
             Layout::Unified,
-            expect_test::expect![[r#"[("memory.min", "1"), ("memory.max", "3"), ("cpu.weight", "39")]"#]],
+            expect_test::expect![[
+                r#"[("memory.min", "1"), ("memory.max", "3"), ("cpu.weight", "39"), ("pids.max", "9")]"#
+            ]],
         );
         check(
             Layout::Split,
-            expect_test::expect![[r#"[("memory.limit_in_bytes", "3"), ("cpu.shares", "1024")]"#]],
+            expect_test::expect![[
+                r#"[("memory.limit_in_bytes", "3"), ("cpu.shares", "1024"), ("pids.max", "9")]"#
+            ]],
         );
     }
 

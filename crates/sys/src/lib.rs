@@ -5,6 +5,7 @@
 pub mod acpi;
 pub mod cgroup;
 pub mod clock;
+pub mod confine;
 pub mod counters;
 pub mod credentials;
 pub mod device;
@@ -24,7 +25,6 @@ pub mod poll;
 pub mod power;
 pub mod process;
 pub mod ptp;
-pub mod seccomp;
 pub mod signal;
 pub mod smbios;
 pub mod supervisor;

@@ -15,6 +15,7 @@ pub mod exec;
 pub mod launch;
 pub mod local;
 pub mod server;
+mod view;
 pub mod wire;
 
 pub use client::{Child, ChildState, Client, Event, Seq, SpawnRequest};

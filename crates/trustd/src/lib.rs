@@ -14,6 +14,11 @@ pub use service::{TrustdError, run};
 
 /// Runs the daemon with the arguments after its name.
 pub fn main(args: &[String]) -> ExitCode {
+    if let Err(error) = ichor_sys::confine::lock() {
+        // Better not at all than unconfined: whoever wants to know why reads this.
+        eprintln!("trustd: not locked: {error}");
+        return ExitCode::FAILURE;
+    }
     match Options::parse(args) {
         Ok(options) => ichor_rpc::daemon::run(|stop| run(options, stop)),
         Err(error) => {

@@ -10,20 +10,21 @@ use arc_swap::ArcSwapOption;
 use ichor_resource::secrets::{OSRootSecret, TrustdCertificate};
 use ichor_resource::spec::TypedSpec;
 use ichor_rpc::follow::{Watched, follow};
-use ichor_rpc::server::{Grpc, Limits, serve_tls};
+use ichor_rpc::ledger::Ledger;
+use ichor_rpc::server::{Grpc, Limits, serve_tls_telling};
 use ichor_rpc::services::Services;
-use ichor_rpc::{Channel, Dialer, ServerTls};
+use ichor_rpc::{Channel, Dialer, ServerTls, caller};
 use ichor_wire::securityapi::security_service_server::{SecurityService, SecurityServiceServer};
 use ichor_wire::securityapi::{CertificateRequest, CertificateResponse};
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tracing::{info, warn};
 
 use crate::options::Options;
-use crate::signer::Signer;
+use crate::signer::{Signed, Signer};
 
 /// Few workers join at once; everybody else is a stranger.
 const LIMITS: Limits = Limits {
@@ -59,7 +60,9 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Trustd
     let tls = ServerTls::new();
     let signer = Arc::new(ArcSwapOption::empty());
     let ready = Rc::new(Notify::new());
-    let learning = learn(Channel::new(Dialer::unix(&options.runtime)), &tls, &signer, ready.clone());
+    let runtime = Channel::new(Dialer::unix(&options.runtime));
+    let ledger = Arc::new(Ledger::default());
+    let learning = learn(runtime.clone(), &tls, &signer, ready.clone());
     let serving = async {
         tokio::select! {
             () = ready.notified() => {}
@@ -68,15 +71,16 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Trustd
         let config = tls.server_only().map_err(TrustdError::Tls)?;
         let listener = listen(options.listen).await?;
         info!(address = %options.listen, "signing certificates");
-        let service = SecurityServiceServer::new(Trustd { signer: signer.clone() });
+        let service = SecurityServiceServer::new(Trustd { signer: signer.clone(), ledger: ledger.clone() });
         let services = Services::new().with(service.max_decoding_message_size(REQUEST_MAX));
-        serve_tls(listener, config, LIMITS, stop.clone(), move |peer| Grpc::new(services.clone(), peer))
-            .await;
+        let make = move |peer| Grpc::new(services.clone(), peer);
+        serve_tls_telling(listener, config, LIMITS, stop.clone(), ledger.clone(), make).await;
         Ok(())
     };
     tokio::select! {
         result = serving => result,
         () = learning => Ok(()),
+        () = ledger.tell(runtime) => Ok(()),
     }
 }
 
@@ -133,6 +137,19 @@ fn decode<T: TypedSpec>(spec: &[u8]) -> Option<T> {
 
 struct Trustd {
     signer: Arc<ArcSwapOption<Signer>>,
+    ledger: Arc<Ledger>,
+}
+
+/// The one method, as the audit log names it.
+const METHOD: &str = "/securityapi.SecurityService/Certificate";
+
+impl Trustd {
+    fn sign(&self, token: Option<&[u8]>, csr: &[u8]) -> Result<Signed, Status> {
+        // Read for every call: a new token counts at once.
+        let signer = self.signer.load_full().ok_or_else(|| Status::unavailable("no root secrets yet"))?;
+        signer.admits(token)?;
+        signer.sign(csr, Timestamp::now())
+    }
 }
 
 #[tonic::async_trait]
@@ -141,12 +158,16 @@ impl SecurityService for Trustd {
         &self,
         request: Request<CertificateRequest>,
     ) -> Result<Response<CertificateResponse>, Status> {
-        // Read for every call: a new token counts at once.
-        let signer = self.signer.load_full().ok_or_else(|| Status::unavailable("no root secrets yet"))?;
-        let peer = ichor_rpc::peer::address_of(request.extensions());
-        signer.admits(request.metadata().get("token").map(|value| value.as_bytes()))?;
-        let signed = signer.sign(&request.into_inner().csr, Timestamp::now())?;
-        info!(peer = peer.map(tracing::field::display), "certificate signed");
+        let peer = ichor_rpc::peer::of(request.extensions());
+        let token = request.metadata().get("token").map(|value| value.as_bytes());
+        let signed = self.sign(token, &request.get_ref().csr);
+        let (code, reason) = match &signed {
+            Ok(_) => (Code::Ok, ""),
+            Err(status) => (status.code(), status.message()),
+        };
+        self.ledger.call(&peer.as_deref().map(caller::text).unwrap_or_default(), METHOD, code, reason);
+        let signed = signed?;
+        info!(peer = peer.and_then(|peer| peer.address).map(tracing::field::display), "certificate signed");
         Ok(Response::new(CertificateResponse { ca: signed.ca, crt: signed.crt.into_bytes() }))
     }
 }

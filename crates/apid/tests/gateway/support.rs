@@ -28,6 +28,8 @@ use ichor_rpc::unix::{Access, bind};
 use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint};
 use ichor_wire::common::Data;
 use ichor_wire::cosi::resource as cosi;
+use ichor_wire::ichor::node::audit_service_server::{AuditService, AuditServiceServer};
+use ichor_wire::ichor::node::{AuditEntry, ReportRequest, ReportResponse};
 use ichor_wire::machine as api;
 use ichor_wire::machine::machine_service_client::MachineServiceClient;
 use tokio::sync::watch;
@@ -130,6 +132,8 @@ pub fn now() -> jiff::Timestamp {
 pub struct Node {
     pub machine: Machine,
     pub specs: Arc<Specs>,
+    /// What the gateway told of those it turned away.
+    pub told: Told,
     pub socket: PathBuf,
     _runtime: Thread,
     _gateway: Thread,
@@ -146,7 +150,8 @@ impl Node {
         specs.set("current", &NodeAddress { addresses: vec![prefix], ..NodeAddress::default() });
         let host = HostnameStatus { hostname: format!("host-{number}"), domainname: "example".to_owned() };
         specs.set("hostname", &host);
-        let runtime = serve_state(&dir.join("runtime.sock"), specs.clone());
+        let told = Told::default();
+        let runtime = serve_state(&dir.join("runtime.sock"), specs.clone(), told.clone());
         let machine = Machine::new(&dir.join("machine.sock"), &format!("m{number}"));
         machine.start();
         let options = Options {
@@ -162,7 +167,7 @@ impl Node {
         });
         // Both listeners exist once the second one does.
         wait_for("the gateway", || socket.exists());
-        Node { machine, specs, socket, _runtime: runtime, _gateway: gateway }
+        Node { machine, specs, told, socket, _runtime: runtime, _gateway: gateway }
     }
 }
 
@@ -230,6 +235,18 @@ impl Specs {
 
 struct StateOf(Arc<Specs>);
 
+/// Reports of a gateway.
+#[derive(Clone, Default)]
+pub struct Told(pub Arc<Mutex<Vec<AuditEntry>>>);
+
+#[tonic::async_trait]
+impl AuditService for Told {
+    async fn report(&self, request: tonic::Request<ReportRequest>) -> Reply<ReportResponse> {
+        self.0.lock().unwrap().extend(request.into_inner().entries);
+        Ok(tonic::Response::new(ReportResponse {}))
+    }
+}
+
 type Reply<T> = Result<tonic::Response<T>, Status>;
 type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -272,11 +289,13 @@ impl cosi::state_server::State for StateOf {
     }
 }
 
-fn serve_state(path: &Path, specs: Arc<Specs>) -> Thread {
+fn serve_state(path: &Path, specs: Arc<Specs>, told: Told) -> Thread {
     let path = path.to_owned();
     Thread::spawn(move |stop| async move {
         let listener = bind(&path, Access::PRIVATE).expect("socket");
-        let services = Services::new().with(cosi::state_server::StateServer::new(StateOf(specs)));
+        let services = Services::new()
+            .with(cosi::state_server::StateServer::new(StateOf(specs)))
+            .with(AuditServiceServer::new(told));
         serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(services.clone(), peer)).await;
     })
 }
@@ -382,8 +401,8 @@ async fn answer(
                 sha: header("proxyfrom"),
                 built: header("grpc-timeout"),
                 os: format!("{}{}", header("node"), header("nodes")),
+                go_version: format!("{}|{}", header("ichor-caller"), header("ichor-proxy")),
                 arch: head.uri.authority().map(ToString::to_string).unwrap_or_default(),
-                ..api::VersionInfo::default()
             };
             let message = api::Version { version: Some(version), ..api::Version::default() };
             one(&api::VersionResponse { messages: vec![message] })

@@ -6,17 +6,19 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use ichor_cosi::{AccessRequest, ReadOnly, State, StateService};
+use ichor_cosi::{AccessFilter, AccessRequest, ReadOnly, State, StateService};
 use ichor_pki::{Role, RoleSet};
 use ichor_resource::TypedSpec;
 use ichor_resource::network::{HostnameStatus, NodeAddress};
 use ichor_resource::secrets::{ApiCertificate, OSRootSecret, TrustdCertificate};
 use ichor_rpc::authorize::{Assign, Authorize};
+use ichor_rpc::ledger::{self, Ledger};
 use ichor_rpc::peer::PeerIdentity;
-use ichor_rpc::server::{Grpc, Limits, serve_tls, serve_unix};
+use ichor_rpc::server::{Grpc, Limits, serve_tls_telling, serve_unix};
 use ichor_rpc::services::Services;
 use ichor_rpc::{ServerTls, roles};
 use ichor_wire::cluster::cluster_service_server::ClusterServiceServer;
+use ichor_wire::ichor::node::audit_service_server::AuditServiceServer;
 use ichor_wire::ichor::node::node_service_server::NodeServiceServer;
 use ichor_wire::inspect::inspect_service_server::InspectServiceServer;
 use ichor_wire::machine::machine_service_server::MachineServiceServer;
@@ -26,10 +28,15 @@ use ichor_wire::time::time_service_server::TimeServiceServer;
 use super::guard::{CatchPanic, MaintenanceGate};
 use super::machine::{Api, ApiMode};
 use super::others::ClusterApi;
+use crate::audit::{self, Audit, Audited, Reports};
+use crate::daemons::APID_UID;
 use crate::node::Node;
 
 /// The largest message a configured node takes.
 const MESSAGE_MAX: usize = 32 * 1024 * 1024;
+
+/// The largest report of a daemon.
+const REPORT_MAX: usize = 64 * 1024;
 
 /// The largest message a node in maintenance mode takes: its peers are nobody yet.
 const MAINTENANCE_MESSAGE_MAX: usize = 4 * 1024 * 1024;
@@ -38,10 +45,22 @@ fn is_admin(request: &AccessRequest<'_>) -> bool {
     roles::of_extensions(request.extensions).intersects(&RoleSet::of(&[Role::Admin]))
 }
 
+/// The rules for callers from outside; what they ask for goes into the audit log.
+fn read_only(state: &State) -> impl AccessFilter + use<> {
+    let rules = ReadOnly::new(state.clone(), is_admin);
+    move |request: &AccessRequest<'_>| {
+        audit::target(request.extensions, || {
+            let id = request.id.map_or(String::new(), |id| format!("/{id}"));
+            format!("{}/{}{id}", request.namespace, request.type_name)
+        });
+        rules.check(request)
+    }
+}
+
 /// All services of a configured node, without any check of roles.
 pub fn services(node: &Arc<Node>) -> Services {
     let api = Api::new(Arc::clone(node), ApiMode::Configured);
-    let state = StateService::new(node.state.clone(), ReadOnly::new(node.state.clone(), is_admin));
+    let state = StateService::new(node.state.clone(), read_only(&node.state));
     Services::new()
         .with(MachineServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_MAX))
         .with(TimeServiceServer::new(api.clone()))
@@ -55,8 +74,10 @@ pub fn services(node: &Arc<Node>) -> Services {
 /// Serves the machine socket until `stop`.
 pub async fn serve_machine(node: Arc<Node>, listener: UnixListener, stop: CancellationToken) {
     let services = services(&node);
+    let audit = node.audit.clone();
     serve_unix(listener, Limits::default(), stop, move |peer| {
-        Grpc::new(Authorize::new(CatchPanic(services.clone())), peer)
+        let guarded = Authorize::new(CatchPanic(services.clone()));
+        Grpc::new(Audited::new(guarded, audit.clone(), Some(APID_UID)), peer)
     })
     .await;
 }
@@ -64,12 +85,15 @@ pub async fn serve_machine(node: Arc<Node>, listener: UnixListener, stop: Cancel
 /// Serves the part of the state that one daemon may read, until `stop`.
 pub async fn serve_runtime(
     state: State,
+    audit: Audit,
     allowed: &'static [Readable],
     listener: UnixListener,
     stop: CancellationToken,
 ) {
     let filter = move |request: &AccessRequest<'_>| check_readable(allowed, request);
-    let services = Services::new().with(StateService::new(state, filter));
+    let services = Services::new()
+        .with(StateService::new(state, filter))
+        .with(AuditServiceServer::new(Reports(audit)).max_decoding_message_size(REPORT_MAX));
     serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(services.clone(), peer)).await;
 }
 
@@ -122,19 +146,32 @@ pub async fn serve_maintenance(
 ) -> Result<(), ichor_pki::PkiError> {
     let config = tls.server_only()?;
     let api = Api::new(Arc::clone(&node), ApiMode::Maintenance);
-    let state = StateService::new(node.state.clone(), ReadOnly::new(node.state.clone(), is_admin));
+    let state = StateService::new(node.state.clone(), read_only(&node.state));
     let services = Services::new()
         .with(MachineServiceServer::new(api.clone()).max_decoding_message_size(MAINTENANCE_MESSAGE_MAX))
         .with(NodeServiceServer::new(api.clone()))
         .with(StorageServiceServer::new(api))
         .with(state);
     let limits = Limits::default();
-    serve_tls(listener, config, limits, stop, move |peer| {
+    let (audit, ledger) = (node.audit.clone(), Arc::new(Ledger::default()));
+    let telling = tell_handshakes(Reports(node.audit.clone()), ledger.clone());
+    let serving = serve_tls_telling(listener, config, limits, stop, ledger, move |peer| {
         let gate = MaintenanceGate(CatchPanic(services.clone()));
-        Grpc::new(Assign::new(gate, maintenance_roles), peer)
-    })
-    .await;
+        Grpc::new(Assign::new(Audited::new(gate, audit.clone(), None), maintenance_roles), peer)
+    });
+    tokio::select! {
+        () = serving => {}
+        () = telling => {}
+    }
     Ok(())
+}
+
+/// Writes down who came without getting in, for ever.
+async fn tell_handshakes(reports: Reports, ledger: Arc<Ledger>) {
+    loop {
+        reports.take(&ledger.next().await);
+        tokio::time::sleep(ledger::REST).await;
+    }
 }
 
 /// A peer over SideroLink is the management plane; everyone else may look.

@@ -54,6 +54,9 @@ pub struct ProcessSpec {
     pub oom_score_adj: i32,
     /// Directories it sees empty.
     pub masked: Vec<String>,
+    /// All that it sees, as `ichor_sys::supervisor::SpawnRequest::view` has it; it is then one of our own daemons and
+    /// held to what those need. Nothing stands for everything.
+    pub view: Vec<String>,
 }
 
 impl ProcessSpec {

@@ -12,6 +12,7 @@ use super::wire::{
     self, ChildId, FRAME_LEN, Frame, Kind, Name, PowerRequest, RebootCommand, STRINGS_MAX, SpawnNumbers,
     Stage, TAIL_MAX,
 };
+use crate::confine::Filter;
 use crate::fdpass::{self, Fds};
 
 /// Joins an answer to its request.
@@ -45,12 +46,16 @@ pub struct SpawnRequest {
     pub nofile: u64,
     /// Never gain privileges by exec.
     pub no_new_privs: bool,
-    /// Refuse system calls that no daemon needs (mount, ptrace, bpf, module loading, reboot, …).
-    pub filter: bool,
+    /// Which system calls it may make. [`Filter::Manager`] is for machined to take on itself.
+    pub filter: Filter,
     /// Run in a mount namespace of its own.
     pub private_mounts: bool,
     /// Directories the child sees empty; implies its own mount namespace.
     pub masked: Vec<String>,
+    /// A root of its own, read-only, with its program, its own part of `/proc` and these: `r` or `w` (for what it may
+    /// write to), the path, and, where it is to appear elsewhere, `:` and that path. What is missing is left out.
+    /// Nothing stands for the whole root.
+    pub view: Vec<String>,
 }
 
 impl SpawnRequest {
@@ -70,9 +75,10 @@ impl SpawnRequest {
             nice: 0,
             nofile: 0,
             no_new_privs: false,
-            filter: false,
+            filter: Filter::None,
             private_mounts: false,
             masked: Vec::new(),
+            view: Vec::new(),
         }
     }
 
@@ -88,7 +94,8 @@ impl SpawnRequest {
             .ok_or_else(|| invalid("service name is empty or too long"))?;
         for (set, flag) in [
             (self.no_new_privs, wire::flags::NO_NEW_PRIVS),
-            (self.filter, wire::flags::FILTER),
+            (self.filter == Filter::Service, wire::flags::FILTER),
+            (self.filter == Filter::Daemon, wire::flags::DAEMON),
             (self.private_mounts, wire::flags::PRIVATE_MOUNTS),
         ] {
             frame.flags |= if set { flag } else { 0 };
@@ -103,6 +110,7 @@ impl SpawnRequest {
             args: count(self.args.len())?,
             env: count(self.env.len())?,
             masked: count(self.masked.len())?,
+            view: count(self.view.len())?,
         }
         .to_words();
         let mut tail = Vec::with_capacity(1024);
@@ -111,6 +119,7 @@ impl SpawnRequest {
             .chain(&self.args)
             .chain(&self.env)
             .chain(&self.masked)
+            .chain(&self.view)
             .try_for_each(|text| {
                 if text.contains('\0') {
                     return Err(invalid("zero byte in a spawn request"));

@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use super::view;
 use super::wire::{Frame, STRINGS_MAX, SpawnNumbers, Stage, Strings, flags};
+use crate::confine::{self, Filter};
 use crate::credentials::{self, Capabilities};
 use crate::fdpass::Fds;
 
@@ -62,6 +64,7 @@ pub(crate) struct Plan<'a> {
     args: [*const libc::c_char; STRINGS_MAX + 1],
     env: [*const libc::c_char; STRINGS_MAX + 1],
     masked: [Option<&'a CStr>; STRINGS_MAX],
+    view: [Option<&'a CStr>; STRINGS_MAX],
     fds: &'a Fds,
     cgroup_roots: &'a [CString],
 }
@@ -84,10 +87,11 @@ impl<'a> Plan<'a> {
             args: [std::ptr::null(); STRINGS_MAX + 1],
             env: [std::ptr::null(); STRINGS_MAX + 1],
             masked: [None; STRINGS_MAX],
+            view: [None; STRINGS_MAX],
             fds,
             cgroup_roots,
         };
-        let counts = [numbers.args, numbers.env, numbers.masked].map(usize::from);
+        let counts = [numbers.args, numbers.env, numbers.masked, numbers.view].map(usize::from);
         if counts.into_iter().any(|count| count > STRINGS_MAX) {
             return None;
         }
@@ -98,6 +102,9 @@ impl<'a> Plan<'a> {
             *slot = strings.next()?.as_ptr();
         }
         for slot in &mut plan.masked[..counts[2]] {
+            *slot = Some(strings.next()?);
+        }
+        for slot in &mut plan.view[..counts[3]] {
             *slot = Some(strings.next()?);
         }
         // A path out of the tree could join any cgroup.
@@ -214,9 +221,12 @@ impl<'a> Plan<'a> {
             Ok(())
         };
         credentials().map_err(at(Stage::Credentials))?;
-        if self.flags & flags::FILTER != 0 {
-            crate::seccomp::refuse_privileged_calls().map_err(at(Stage::Seccomp))?;
-        }
+        let filter = match self.flags & (flags::DAEMON | flags::FILTER) {
+            0 => Filter::None,
+            flags::FILTER => Filter::Service,
+            _ => Filter::Daemon,
+        };
+        confine::install(filter).map_err(at(Stage::Seccomp))?;
         // SAFETY: path and lists are zero-terminated and live in the request, which outlives the call.
         unsafe { libc::execve(self.path.as_ptr(), self.args.as_ptr(), self.env.as_ptr()) };
         Err(at(Stage::Exec)(io::Error::last_os_error()))
@@ -277,7 +287,8 @@ impl<'a> Plan<'a> {
 
     fn make_mount_view(&self) -> io::Result<()> {
         use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-        let any = self.masked[0].is_some() || self.flags & flags::PRIVATE_MOUNTS != 0;
+        let any =
+            self.masked[0].is_some() || self.view[0].is_some() || self.flags & flags::PRIVATE_MOUNTS != 0;
         if !any {
             return Ok(());
         }
@@ -291,7 +302,10 @@ impl<'a> Plan<'a> {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        match self.view[0] {
+            Some(_) => view::enter(self.path, self.view.iter().map_while(|part| *part)),
+            None => Ok(()),
+        }
     }
 }
 

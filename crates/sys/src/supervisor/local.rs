@@ -202,7 +202,7 @@ mod tests {
             gid: 50,
             capabilities: crate::credentials::Capabilities::NONE,
             no_new_privs: true,
-            filter: true,
+            filter: crate::confine::Filter::Service,
             nofile: 128,
             masked: vec!["/root".to_owned()],
             ..shell(

@@ -228,10 +228,12 @@ pub struct Frame {
 pub mod flags {
     /// Set `no_new_privs`.
     pub const NO_NEW_PRIVS: u16 = 1;
-    /// Refuse the system calls no daemon of ours needs.
+    /// Refuse the system calls that no service without privileges needs.
     pub const FILTER: u16 = 2;
     /// A mount namespace of its own even when nothing is masked.
     pub const PRIVATE_MOUNTS: u16 = 4;
+    /// Allow only the system calls that our own daemons need.
+    pub const DAEMON: u16 = 8;
     /// Output goes where init's own goes. Only init sets it, for machined.
     pub(in crate::supervisor) const INHERIT_OUTPUT: u16 = 1 << 15;
 }
@@ -299,6 +301,8 @@ pub struct SpawnNumbers {
     pub env: u16,
     /// How many masked paths the tail holds.
     pub masked: u16,
+    /// How many parts of a root of its own the tail holds.
+    pub view: u16,
 }
 
 impl SpawnNumbers {
@@ -309,7 +313,10 @@ impl SpawnNumbers {
             self.capabilities,
             u64::from(self.oom_score_adj.cast_unsigned()) | u64::from(self.nice.cast_unsigned()) << 32,
             self.nofile,
-            u64::from(self.args) | u64::from(self.env) << 16 | u64::from(self.masked) << 32,
+            u64::from(self.args)
+                | u64::from(self.env) << 16
+                | u64::from(self.masked) << 32
+                | u64::from(self.view) << 48,
             0,
             0,
             0,
@@ -328,6 +335,7 @@ impl SpawnNumbers {
             args: words[4] as u16,
             env: (words[4] >> 16) as u16,
             masked: (words[4] >> 32) as u16,
+            view: (words[4] >> 48) as u16,
         }
     }
 }
@@ -386,6 +394,7 @@ mod tests {
             args: 3,
             env: 65_535,
             masked: 2,
+            view: 40_000,
         };
         assert_eq!(SpawnNumbers::from_words(&numbers.to_words()), numbers);
     }

@@ -204,7 +204,7 @@ impl Dialer {
                 begin(stream, Hop::Local, cut).await
             }
             Dialer::Tcp(endpoint) => {
-                let attempt = async { begin(connect_tcp(endpoint).await?, cut).await };
+                let attempt = async { begin(connect_tcp(endpoint).await?, Hop::Remote, cut).await };
                 let late = |_| DialError::Timeout { endpoint: Endpoint::clone(endpoint) };
                 timeout(CONNECT_TIMEOUT, attempt).await.map_err(late)?
             }

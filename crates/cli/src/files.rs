@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::failure::{Context, Failure};
 
@@ -54,28 +54,69 @@ pub fn check_absent(path: &Path, force: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Fails when the directory of a file is not there; a misspelt one is not to be made.
+pub fn check_parent(path: &Path) -> Result<(), Failure> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if parent.is_some_and(|parent| !parent.is_dir()) {
+        return Err(Failure::new(format!("open {}: no such file or directory", path.display()))
+            .hint("make the directory first"));
+    }
+    Ok(())
+}
+
 /// Writes a file beside its place and moves it there, so that a reader sees the old one or the new one.
 pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), Failure> {
-    let doing = || format!("write {}", path.display());
+    let staged = stage(path, content, mode)?;
+    staged.settle()
+}
+
+/// Writes several files; when one cannot be written, none is changed.
+pub fn write_together(contents: &[(PathBuf, Vec<u8>)], mode: u32) -> Result<(), Failure> {
+    let staged: Vec<Staged> =
+        contents.iter().map(|(path, content)| stage(path, content, mode)).collect::<Result<_, _>>()?;
+    staged.into_iter().try_for_each(Staged::settle)
+}
+
+/// A file that is written, but not yet in its place; it goes when it is dropped.
+struct Staged {
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+impl Staged {
+    fn settle(self) -> Result<(), Failure> {
+        fs::rename(&self.temporary, &self.path).context(format!("write {}", self.path.display()))
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // After it has been moved there is nothing left to remove.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+fn stage(path: &Path, content: &[u8], mode: u32) -> Result<Staged, Failure> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         fs::create_dir_all(parent).context(format!("create {}", parent.display()))?;
     }
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
+    let staged = Staged { temporary: path.with_file_name(name), path: path.to_owned() };
     let written = (|| {
+        // It is replaced by renaming, which a directory would not stand in the way of until then.
+        if path.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
         let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&staged.temporary)?;
         file.write_all(content)?;
         // The mode of an earlier attempt's file, or one cut by the umask, would stay otherwise.
         file.set_permissions(fs::Permissions::from_mode(mode))?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
+        file.sync_all()
     })();
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written.context(doing())
+    written.context(format!("write {}", path.display()))?;
+    Ok(staged)
 }
 
 /// The text of an error without the number behind it.

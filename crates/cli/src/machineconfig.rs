@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use ichor_client::resources::{proto_of, yaml_of};
 use ichor_config::generate::{Input, Options, Secrets};
+use ichor_config::patch::{Patch, PatchError};
 use ichor_config::talosconfig::ClientConfig;
 use ichor_config::v1alpha1::network::KubeSpan;
-use ichor_config::{CommentMode, Documents, patch};
+use ichor_config::{CommentMode, Diagnostics, Documents, patch};
 use ichor_types::{MachineType, VersionContract};
 use ichor_wire::cosi::resource::Resource;
 use jiff::Timestamp;
 
 use crate::failure::{Context as _, Failure};
+use crate::files;
 
 /// The image that installs a machine, without its tag.
 const INSTALLER: &str = "ghcr.io/siderolabs/installer";
@@ -87,6 +89,16 @@ pub struct Generated {
     pub worker: Vec<u8>,
     /// Client configuration.
     pub talosconfig: ClientConfig,
+}
+
+/// Looks at what can be wrong before keys are made, which takes a while.
+pub fn check(input: &Generate) -> Result<(), Failure> {
+    contract(&input.talos_version)?;
+    mirrors(&input.registry_mirrors)?;
+    for patches in [&input.patches, &input.controlplane_patches, &input.worker_patches] {
+        load_patches(patches)?;
+    }
+    input.secrets.as_deref().map(load_secrets).transpose().map(drop)
 }
 
 /// Generates the configurations of a cluster.
@@ -179,12 +191,51 @@ fn mirrors(given: &[String]) -> Result<BTreeMap<String, Vec<String>>, Failure> {
 /// Applies patches to a configuration, in order; each is text, `@file` or a file's name. Without patches the
 /// bytes stay as they are.
 pub fn patched(config: Vec<u8>, arguments: &[String]) -> Result<Vec<u8>, Failure> {
+    patched_file("configuration", config, arguments)
+}
+
+/// The same for the content of a file, which problems are told of.
+pub fn patched_file(file: &str, config: Vec<u8>, arguments: &[String]) -> Result<Vec<u8>, Failure> {
     if arguments.is_empty() {
         return Ok(config);
     }
-    let patches = patch::load_all(arguments, |path| std::fs::read(path)).context("load the patch")?;
-    let patched = patch::apply(patch::Target::Bytes(config), &patches).context("apply the patch")?;
+    let patches = load_patches(arguments)?;
+    let text = String::from_utf8_lossy(&config).into_owned();
+    let patched = patch::apply(patch::Target::Bytes(config), &patches).map_err(|error| match error {
+        PatchError::Config(problems) => pointed(&problems, file, &text),
+        error => Failure::new(format!("apply the patch: {}", crate::failure::chain(&error))),
+    })?;
     Ok(patched.into_bytes())
+}
+
+/// Reads patches; a mistake in one is shown at its place.
+pub fn load_patches(arguments: &[String]) -> Result<Vec<Patch>, Failure> {
+    for (i, argument) in arguments.iter().enumerate() {
+        let mut source = (format!("patch {}", i + 1), argument.clone().into_bytes());
+        let read = |path: &str| {
+            let content = std::fs::read(path)?;
+            source = (path.to_owned(), content.clone());
+            Ok(content)
+        };
+        let loaded = patch::load_all(std::slice::from_ref(argument), read);
+        loaded.map_err(|error| match error {
+            PatchError::Load(problems) => pointed(&problems, &source.0, &String::from_utf8_lossy(&source.1)),
+            PatchError::Read { path, source } => {
+                let failure = Failure::new(format!("open {path}: {}", files::go_error(&source)));
+                match source.kind() {
+                    std::io::ErrorKind::NotFound => failure.hint("a patch is text, or @FILE"),
+                    _ => failure,
+                }
+            }
+            error => Failure::new(format!("load {}: {}", source.0, crate::failure::chain(&error))),
+        })?;
+    }
+    patch::load_all(arguments, |path| std::fs::read(path)).context("load the patch")
+}
+
+/// Problems with their places in a text.
+fn pointed(problems: &Diagnostics, file: &str, text: &str) -> Failure {
+    Failure::new(problems.render(file, text).trim_end().to_owned()).whole()
 }
 
 /// The configuration inside a resource.

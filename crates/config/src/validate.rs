@@ -290,6 +290,10 @@ fn walk_deprecated(
     for (key, value) in node.as_map().unwrap_or_default() {
         let Some(field) = key.as_str().and_then(|key| info.field(key)) else { continue };
         let at = path.key(field.key);
+        // Every generated configuration has this one; telling people about it would be telling them off.
+        if field.key == "persist" {
+            continue;
+        }
         if let Some(instead) = field.deprecated() {
             note(&at, key.span, instead);
             continue;

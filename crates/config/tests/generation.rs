@@ -87,6 +87,17 @@ fn every_contract_and_role_loads_and_validates() {
 }
 
 #[test]
+fn what_is_generated_has_nothing_to_warn_of() {
+    for machine_type in [MachineType::ControlPlane, MachineType::Worker] {
+        let documents = input(Options::default()).config(machine_type).unwrap();
+        let text = documents.encode(CommentMode::None);
+        let loaded = Documents::load(text.as_bytes()).unwrap();
+        let options = ValidateOptions { strict: true, deprecations: true };
+        assert_eq!(loaded.validate_with(Mode::CLOUD, options).unwrap(), [], "{machine_type:?}");
+    }
+}
+
+#[test]
 fn new_secrets_are_complete_and_survive_a_round_trip() {
     let now = Timestamp::from_second(1_760_000_000).unwrap();
     // Older contracts use an elliptic key for service accounts, which is quick to make.

@@ -4,7 +4,9 @@
 //! root and what `make build` leaves behind; a missing piece is a failure, never a skip.
 
 pub mod host;
+pub mod hostile;
 pub mod processes;
+pub mod programs;
 pub mod table;
 
 use std::path::PathBuf;

@@ -109,7 +109,7 @@ fn run(call: &Call) -> Result<(), Failure> {
     if !fingerprints.is_empty() && !call.on("insecure") {
         return Err(Failure::new("--cert-fingerprint is only for --insecure"));
     }
-    let data = machineconfig::patched(files::read_or_stdin(file)?, &call.list("config-patch"))?;
+    let data = machineconfig::patched_file(file, files::read_or_stdin(file)?, &call.list("config-patch"))?;
     let request = request(call, data)?;
     block_on(async {
         let session = if call.on("insecure") {

@@ -194,13 +194,16 @@ pub fn write(input: &Generate, destination: &Destination, force: bool) -> Result
     for (path, _) in &planned {
         files::check_absent(path, force)?;
     }
+    machineconfig::check(input)?;
     eprintln!("generating PKI and tokens");
     let generated = machineconfig::generate(input)?;
     if let Destination::Stdout(name) = destination {
         return print(&String::from_utf8_lossy(&content(&generated, name)));
     }
-    for (path, name) in planned {
-        files::write_new(&path, &content(&generated, name), 0o644, force)?;
+    let contents: Vec<(PathBuf, Vec<u8>)> =
+        planned.into_iter().map(|(path, name)| (path, content(&generated, name))).collect();
+    files::write_together(&contents, 0o644)?;
+    for (path, _) in contents {
         eprintln!("Created {}", path.display());
     }
     Ok(())
@@ -221,8 +224,9 @@ fn content(generated: &Generated, name: &str) -> Vec<u8> {
 /// The endpoint must be a whole https URL; what is missing is said with an example.
 fn check_endpoint(endpoint: &str) -> Result<(), Failure> {
     let Some((scheme, rest)) = endpoint.split_once("://") else {
-        let port = if endpoint.contains(':') { "" } else { ":6443" };
-        return Err(Failure::new("no scheme specified for the cluster endpoint URL")
+        let has_port = endpoint.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let (what, port) = if has_port { ("no scheme", "") } else { ("no scheme and port", ":6443") };
+        return Err(Failure::new(format!("{what} specified for the cluster endpoint URL"))
             .hint(format!("try: \"https://{endpoint}{port}\"")));
     };
     let host = rest.split(['/', '?']).next().unwrap_or_default();
@@ -244,14 +248,20 @@ fn secrets(call: &Call) -> Result<(), Failure> {
     let output = call.text("output-file");
     let to_stdout = output == "-";
     if !to_stdout {
+        files::check_parent(Path::new(output))?;
         files::check_absent(Path::new(output), call.on("force"))?;
     }
     let now = Timestamp::now();
     let contract = machineconfig::contract(call.text("talos-version"))?;
     let secrets = if let Some(file) = call.some_text("from-controlplane-config") {
         let documents = Documents::load(&files::read(Path::new(file))?).context(format!("load {file}"))?;
-        Secrets::from_config(&documents)
-            .ok_or_else(|| Failure::new(format!("{file} is not a control plane configuration")))?
+        let secrets = Secrets::from_config(&documents)
+            .ok_or_else(|| Failure::new(format!("{file} is not a control plane configuration")))?;
+        secrets.validate().map_err(|problems| {
+            Failure::new(format!("{file} does not have all secrets: {}", problems.trim_end()))
+                .hint("only the configuration of a control plane has them")
+        })?;
+        secrets
     } else if let Some(directory) = call.some_text("from-kubernetes-pki") {
         let token = call.text("kubernetes-bootstrap-token");
         let pki = kubernetes_pki(Path::new(directory))?;

@@ -85,6 +85,8 @@ pub struct Fake {
     port: u16,
     /// Of the server's key, as `--cert-fingerprint` wants it.
     pub fingerprint: String,
+    /// Whose certificates the node takes.
+    pub authority: Authority,
 }
 
 /// Handlers by method path.
@@ -129,7 +131,8 @@ impl Methods {
             let config = if mutual { tls.mutual() } else { tls.server_only() }.unwrap();
             std::thread::spawn(move || serve(listener, config, stop, handlers, journal))
         };
-        let client = ca.issue(&Leaf::client("", ["os:admin"]), now).unwrap();
+        let year = std::time::Duration::from_secs(365 * 24 * 60 * 60);
+        let client = ca.issue(&Leaf::client("", ["os:admin"]).with_lifetime(year), now).unwrap();
         let home = tempfile::tempdir().unwrap();
         let mut context =
             Context::new(&[format!("127.0.0.1:{port}")], ca.crt_pem(), &client.crt, &client.key);
@@ -138,7 +141,7 @@ impl Methods {
         std::fs::create_dir(home.path().join(".talos")).unwrap();
         std::fs::write(home.path().join(".talos/config"), config.to_yaml()).unwrap();
         let fingerprint = ichor_pki::CertInfo::parse(&server.crt).unwrap().spki_fingerprint;
-        Fake { home, journal, stop, thread: Some(thread), port, fingerprint }
+        Fake { home, journal, stop, thread: Some(thread), port, fingerprint, authority: ca }
     }
 }
 

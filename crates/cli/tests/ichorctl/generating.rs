@@ -100,7 +100,7 @@ fn an_endpoint_that_is_no_url_is_put_right() {
     let home = tempfile::tempdir().unwrap();
     let error = |endpoint: &str| ichorctl(home.path(), &["gen", "config", "lab", endpoint]).err;
     expect![[r#"
-        no scheme specified for the cluster endpoint URL
+        no scheme and port specified for the cluster endpoint URL
           try: "https://10.5.0.2:6443"
     "#]]
     .assert_eq(&error("10.5.0.2"));
@@ -146,4 +146,86 @@ fn a_configuration_that_breaks_the_rules_points_at_the_place() {
     assert!(run.err.starts_with("required flag(s) \"mode\" not set\n"), "{}", run.err);
     let run = ichorctl(home.path(), &["validate", "-c", "a.yaml", "-m", "moon"]);
     assert!(run.err.starts_with("unknown runtime mode: \"moon\"\n"), "{}", run.err);
+}
+
+#[test]
+fn when_one_file_cannot_be_written_none_is() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    assert_eq!(ichorctl(home, &["gen", "secrets"]).code, 0);
+    let words = [
+        "gen",
+        "config",
+        "lab",
+        "https://10.5.0.2:6443",
+        "--with-secrets",
+        "secrets.yaml",
+        "-o",
+        "out",
+        "--force",
+    ];
+    std::fs::create_dir_all(home.join("out/worker.yaml")).unwrap();
+    let refused = ichorctl(home, &words);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.err.contains("write out/worker.yaml: is a directory"), "{refused:?}");
+    let left: Vec<_> =
+        std::fs::read_dir(home.join("out")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["worker.yaml"], "nothing else is there");
+}
+
+#[test]
+fn a_missing_or_incomplete_bundle_never_leads_to_new_secrets() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let with =
+        |file| ichorctl(home, &["gen", "config", "lab", "https://10.5.0.2:6443", "--with-secrets", file]);
+    let missing = with("secrets.yaml");
+    assert!(
+        missing.code == 1 && missing.err.starts_with("open secrets.yaml: no such file or directory"),
+        "{missing:?}"
+    );
+    std::fs::write(home.join("empty.yaml"), "").unwrap();
+    assert!(with("empty.yaml").err.contains("secrets bundle is empty"));
+    std::fs::write(home.join("part.yaml"), "cluster: {id: a}\n").unwrap();
+    let part = with("part.yaml");
+    assert!(
+        part.code == 1 && part.err.contains("certs is required") && !part.err.contains("generating"),
+        "{part:?}"
+    );
+    assert!(!home.join("controlplane.yaml").exists());
+
+    // A worker's configuration does not have them all.
+    assert_eq!(ichorctl(home, &["gen", "config", "lab", "https://10.5.0.2:6443"]).code, 0);
+    let worker = ichorctl(home, &["gen", "secrets", "--from-controlplane-config", "worker.yaml"]);
+    assert!(worker.code == 1 && worker.err.contains("does not have all secrets"), "{worker:?}");
+    let whole = ichorctl(home, &["gen", "secrets", "--from-controlplane-config", "controlplane.yaml"]);
+    assert_eq!((whole.code, home.join("secrets.yaml").exists()), (0, true), "{whole:?}");
+    let nowhere = ichorctl(home, &["gen", "secrets", "-o", "no/where/secrets.yaml"]);
+    assert!(nowhere.code == 1 && !home.join("no").exists(), "{nowhere:?}");
+}
+
+#[test]
+fn a_mistake_in_a_patch_is_pointed_at_before_keys_are_made() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    std::fs::write(home.join("p.yaml"), "machine:\n  kubelet:\n    imagge: a\n").unwrap();
+    let refused =
+        ichorctl(home, &["gen", "config", "lab", "https://10.5.0.2:6443", "--config-patch", "@p.yaml"]);
+    expect![[r#"
+        --- stderr
+        error: unknown key "imagge" in machine.kubelet
+          --> p.yaml:3:5
+           |
+         3 |     imagge: a
+           |     ^^^^^^
+          = did you mean "image"?
+        --- exit 1
+    "#]]
+    .assert_eq(&refused.text());
+    let inline = ichorctl(home, &["machineconfig", "patch", "p.yaml", "-p", "machine: {tpye: worker}"]);
+    assert!(inline.code == 1 && inline.err.contains("--> patch 1:1:11"), "{inline:?}");
+    let file = ichorctl(home, &["machineconfig", "patch", "p.yaml", "-p", "machine: {type: worker}"]);
+    assert!(file.code == 1 && file.err.contains("--> p.yaml:3:5"), "{file:?}");
+    let missing = ichorctl(home, &["machineconfig", "patch", "p.yaml", "-p", "@nothing"]);
+    assert!(missing.err.starts_with("open nothing: no such file or directory"), "{missing:?}");
 }

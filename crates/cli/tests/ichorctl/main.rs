@@ -8,5 +8,6 @@ mod fake;
 mod generating;
 mod injecting;
 mod offline;
+mod renewing;
 mod run;
 mod streams;

@@ -8,8 +8,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use ichor_live::programs::{measured, median};
 use ichor_live::table::{Row, Table};
-use ichor_live::{Fleet, processes, root};
+use ichor_live::{Fleet, hostile, processes, root};
 
 /// Rounds of a figure; the median counts.
 const ROUNDS: usize = 3;
@@ -21,6 +22,9 @@ fn main() -> Result<()> {
 
     if wanted("store") {
         store(&mut table).context("store")?;
+    }
+    if wanted("config") {
+        config(&mut table).context("configurations")?;
     }
     if wanted("cli") || wanted("boot") || wanted("api") || wanted("idle") {
         let fleet = Fleet::create("bench", 80, 1, 0, &[])?;
@@ -58,11 +62,6 @@ fn output(command: &mut Command) -> Result<String> {
         return Err(anyhow!("{:?}: {}", command.get_program(), String::from_utf8_lossy(&output.stderr)));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 // ---- the resource store, beside the original's ----
@@ -206,6 +205,64 @@ fn peak_kib(run: impl Fn() -> Command) -> Result<f64> {
         0.0 => Err(anyhow!("no look at a running ichorctl in 100 runs")),
         peak => Ok(peak),
     }
+}
+
+// ---- configurations ----
+
+/// Commands that need no machine, each in a directory with secrets and configurations.
+fn config(table: &mut Table) -> Result<()> {
+    let home = tempfile::tempdir()?;
+    let command = |args: &[&str]| {
+        let mut command = Command::new(root().join("bin/ichorctl"));
+        command.args(args).env("HOME", home.path()).env_remove("TALOSCONFIG").current_dir(home.path());
+        command
+    };
+    let secrets: &[&str] = &["gen", "secrets", "--force"];
+    let generate: &[&str] =
+        &["gen", "config", "a", "https://10.0.0.1:6443", "--with-secrets", "secrets.yaml", "--force"];
+    let validate: &[&str] = &["validate", "-c", "controlplane.yaml", "-m", "metal"];
+    for (what, args, rounds, limit, known) in [
+        ("gen secrets, median of 20", secrets, 20, 600.0, "740 ms"),
+        ("gen config --with-secrets", generate, 21, 10.0, "54–64 ms"),
+        ("validate", validate, 21, 6.0, "34–39 ms"),
+    ] {
+        let mut times = Vec::new();
+        for _ in 0..rounds {
+            let run = measured(&mut command(args), false)?;
+            if !run.output.status.success() {
+                return Err(anyhow!("{what}: {}", String::from_utf8_lossy(&run.output.stderr)));
+            }
+            times.push(run.millis);
+        }
+        table.add(Row::at_most(what, median(times), "ms", limit).original(known));
+    }
+    let peak = peak_kib(|| command(validate))?;
+    table.add(Row::at_most("validate, memory", peak / 1024.0, "MiB", 12.0).original("61 MiB"));
+
+    let figures = output(&mut Command::new(tool("config-bench-ours")))?;
+    let micros = our_figure(&figures, "decode-validate-encode-us")?;
+    table.add(Row::at_most("read, check, write 30 KB in process", micros / 1e3, "ms", 1.0));
+
+    let (mut slowest, mut largest) = ((0.0, ""), (0, ""));
+    for case in hostile::cases() {
+        std::fs::write(home.path().join("x.yaml"), &case.text)?;
+        let mut times = Vec::new();
+        for _ in 0..ROUNDS {
+            let run = measured(&mut command(&["validate", "-c", "x.yaml", "-m", "metal"]), true)?;
+            times.push(run.millis);
+            if run.peak_kib > largest.0 {
+                largest = (run.peak_kib, case.name);
+            }
+        }
+        let time = median(times);
+        if time > slowest.0 {
+            slowest = (time, case.name);
+        }
+    }
+    table.add(Row::at_most(format!("hostile text, slowest ({})", slowest.1), slowest.0, "ms", 100.0));
+    let mib = largest.0 as f64 / 1024.0;
+    table.add(Row::at_most(format!("hostile text, largest ({})", largest.1), mib, "MiB", 64.0));
+    Ok(())
 }
 
 // ---- the machine at rest ----

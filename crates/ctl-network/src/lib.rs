@@ -14,6 +14,7 @@ pub mod host_dns;
 mod ids;
 mod link_name;
 pub mod merge;
+pub mod platform_yaml;
 pub mod ports;
 pub mod settings;
 pub mod source;
@@ -133,6 +134,8 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(ethernet::EthernetStatusController::new(kernel.clone(), devices))?;
     runtime.register(source::platform::PlatformConfigController { platform: platform.clone() })?;
     runtime.register(source::platform::PlatformConfigApplyController)?;
+    runtime.register(source::platform::PlatformConfigLoadController { host: host.clone() })?;
+    runtime.register(source::platform::PlatformConfigStoreController { host: host.clone() })?;
 
     runtime.register(MergeController::<AddressSpec>::new())?;
     runtime.register(MergeController::<HostnameSpec>::new())?;

@@ -128,6 +128,12 @@ pub trait Host: Clone + Send + Sync + 'static {
     /// Removes such a file.
     fn remove_etc(&self, path: &str) -> io::Result<()>;
 
+    /// Reads a file of the state directory; `None` when there is none.
+    fn read_state(&self, name: &str) -> io::Result<Option<String>>;
+
+    /// Writes a file of the state directory, whole or not at all.
+    fn write_state(&self, name: &str, contents: &[u8], mode: u32) -> io::Result<()>;
+
     /// Writes the `resolv.conf` that pods get.
     fn write_pod_resolv_conf(&self, contents: &[u8]) -> io::Result<()>;
 }

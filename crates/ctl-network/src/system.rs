@@ -153,6 +153,7 @@ pub struct SystemHost {
     etc: PathBuf,
     shadow: PathBuf,
     pod_resolv_conf: PathBuf,
+    state: PathBuf,
 }
 
 impl Default for SystemHost {
@@ -161,14 +162,15 @@ impl Default for SystemHost {
             etc: "/etc".into(),
             shadow: "/system/etc".into(),
             pod_resolv_conf: "/system/resolved/resolv.conf".into(),
+            state: "/system/state".into(),
         }
     }
 }
 
 impl SystemHost {
     /// With other directories than the usual ones.
-    pub fn new(etc: PathBuf, shadow: PathBuf, pod_resolv_conf: PathBuf) -> Self {
-        Self { etc, shadow, pod_resolv_conf }
+    pub fn new(etc: PathBuf, shadow: PathBuf, pod_resolv_conf: PathBuf, state: PathBuf) -> Self {
+        Self { etc, shadow, pod_resolv_conf, state }
     }
 }
 
@@ -200,6 +202,25 @@ impl Host for SystemHost {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
         }
+    }
+
+    fn read_state(&self, name: &str) -> io::Result<Option<String>> {
+        match fs::read_to_string(self.state.join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            result => result.map(Some),
+        }
+    }
+
+    fn write_state(&self, name: &str, contents: &[u8], mode: u32) -> io::Result<()> {
+        let (path, fresh) = (self.state.join(name), self.state.join(format!("{name}.new")));
+        if fs::read(&path).is_ok_and(|held| held == contents) {
+            return Ok(());
+        }
+        let mut file =
+            fs::OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(&fresh)?;
+        file.write_all(contents)?;
+        file.sync_all()?;
+        fs::rename(&fresh, &path)
     }
 
     fn write_pod_resolv_conf(&self, contents: &[u8]) -> io::Result<()> {
@@ -347,6 +368,7 @@ mod tests {
             directory.join("etc"),
             directory.join("shadow"),
             directory.join("resolved/resolv.conf"),
+            directory.clone(),
         );
         host.write_etc("hosts", b"one\n", 0o644).unwrap();
         let shown = directory.join("etc/hosts");

@@ -1,7 +1,8 @@
 //! The machine's clock and the time servers of the network.
 
 use std::io;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use ichor_net::sntp;
 use ichor_sys::clock;
@@ -26,6 +27,13 @@ impl TimePort for SystemClock {
     async fn query(&self, servers: &[String]) -> io::Result<Measurement> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no time server is configured");
         for server in servers {
+            if server.starts_with("/dev/") {
+                match read_device(server) {
+                    Ok(measured) => return Ok(measured),
+                    Err(error) => last = io::Error::new(error.kind(), format!("clock {server}: {error}")),
+                }
+                continue;
+            }
             match sntp::query_name(server, ANSWER_MAX).await {
                 Ok(sample) => {
                     let leap = match sample.leap {
@@ -53,10 +61,34 @@ impl TimePort for SystemClock {
     }
 }
 
+/// Compares the clock with one that is a device. There is no wire in between, so no answer is a spike.
+fn read_device(device: &str) -> io::Result<Measurement> {
+    let theirs = ichor_sys::ptp::read(Path::new(device))?;
+    let ours = SystemTime::now();
+    let nanos = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
+    let offset_ns = match theirs.duration_since(ours) {
+        Ok(ahead) => nanos(ahead),
+        Err(behind) => -nanos(behind.duration()),
+    };
+    Ok(Measurement { offset_ns, round_trip: Duration::ZERO, leap: Leap::None })
+}
+
 /// The error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {}", chain(source)),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_device_that_is_no_clock_is_named_and_the_next_server_is_asked() {
+        let clock = SystemClock { owned: false };
+        let error = clock.query(&["/dev/ptp-none".to_owned()]).await.unwrap_err();
+        assert!(error.to_string().starts_with("clock /dev/ptp-none: "), "{error}");
     }
 }

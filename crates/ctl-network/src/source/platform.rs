@@ -1,16 +1,28 @@
 //! What the platform (a cloud, a firmware table) knows about this machine's network, in its own layer.
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, StateError, exclusive, shared, weak};
-use ichor_resource::TypedSpec;
 use ichor_resource::network::{
     AddressSpec, AddressStatus, ConfigLayer, HostnameSpec, LinkSpec, OperatorSpec, PlatformConfig, ProbeSpec,
     ResolverSpec, RouteSpec, TimeServerSpec,
 };
-use ichor_resource::runtime::PlatformMetadata;
+use ichor_resource::runtime::{MetaKey, PlatformMetadata};
+use ichor_resource::{Spec, TypedSpec};
 use ipnet::IpNet;
 
 use crate::ids;
+use crate::platform_yaml;
+use crate::ports::Host;
 use crate::status::node_address::EXTERNAL_LINK;
+
+/// Where META keeps the network configuration of a machine of metal.
+const META_KEY: &str = "0x0a";
+/// The platform whose configuration META keeps.
+const METAL: &str = "metal";
+/// The file that keeps it from one boot to the next, in the state directory.
+const FILE: &str = "platform-network.yaml";
+const FILE_MODE: u32 = 0o400;
+const ACTIVE: &str = "active";
+const CACHED: &str = "cached";
 
 /// Publishes what the platform says. Platforms that know nothing of the network still have a name.
 #[derive(Debug)]
@@ -23,6 +35,43 @@ impl Controller for PlatformConfigController {
     const NAME: &'static str = "network.PlatformConfigController";
 
     fn inputs(&self) -> Vec<Input> {
+        match self.platform.as_str() {
+            METAL => vec![weak::<MetaKey>().id(META_KEY)],
+            _ => Vec::new(),
+        }
+    }
+
+    fn outputs(&self) -> Vec<Output> {
+        vec![shared::<PlatformConfig>()]
+    }
+
+    async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
+        let mut config = PlatformConfig::default();
+        if self.platform == METAL
+            && let Some(key) = ctx.get::<MetaKey>(META_KEY)?
+        {
+            match platform_yaml::parse(&key.value) {
+                Ok(read) => config = read,
+                Err(error) => ctx.trouble(format!("META key {META_KEY}: {error}")),
+            }
+        }
+        config.metadata.get_or_insert_default().platform.clone_from(&self.platform);
+        ctx.publish([(ACTIVE, config)])?;
+        Ok(())
+    }
+}
+
+/// Shows what the platform said before the last boot, until it says something now.
+#[derive(Debug)]
+pub struct PlatformConfigLoadController<H> {
+    /// The machine.
+    pub host: H,
+}
+
+impl<H: Host> Controller for PlatformConfigLoadController<H> {
+    const NAME: &'static str = "network.PlatformConfigLoadController";
+
+    fn inputs(&self) -> Vec<Input> {
         Vec::new()
     }
 
@@ -31,8 +80,49 @@ impl Controller for PlatformConfigController {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        let metadata = PlatformMetadata { platform: self.platform.clone(), ..PlatformMetadata::default() };
-        ctx.publish([("active", PlatformConfig { metadata: Some(metadata), ..PlatformConfig::default() })])?;
+        let cached = match self.host.read_state(FILE)? {
+            Some(text) => match platform_yaml::parse(&text) {
+                Ok(config) => Some(config),
+                Err(error) => {
+                    ctx.trouble(format!("{FILE}: {error}"));
+                    None
+                }
+            },
+            None => None,
+        };
+        ctx.publish(cached.map(|config| (CACHED, config)))?;
+        Ok(())
+    }
+}
+
+/// Keeps what the platform says for the next boot.
+#[derive(Debug)]
+pub struct PlatformConfigStoreController<H> {
+    /// The machine.
+    pub host: H,
+}
+
+impl<H: Host> Controller for PlatformConfigStoreController<H> {
+    const NAME: &'static str = "network.PlatformConfigStoreController";
+
+    fn inputs(&self) -> Vec<Input> {
+        vec![weak::<PlatformConfig>().id(ACTIVE)]
+    }
+
+    fn outputs(&self) -> Vec<Output> {
+        Vec::new()
+    }
+
+    async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
+        let Some(config) = ctx.get::<PlatformConfig>(ACTIVE)? else { return Ok(()) };
+        // A platform that knows only its own name has nothing worth keeping.
+        let bare = PlatformConfig { metadata: None, ..config.spec().clone() } == PlatformConfig::default();
+        if bare && self.host.read_state(FILE)?.is_none() {
+            return Ok(());
+        }
+        let mut text = String::new();
+        config.spec().encode_yaml(&mut text);
+        self.host.write_state(FILE, text.as_bytes(), FILE_MODE)?;
         Ok(())
     }
 }
@@ -79,10 +169,10 @@ impl Controller for PlatformConfigApplyController {
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         // What the platform says now, else what it said last time.
-        let active = ctx.get::<PlatformConfig>("active")?;
+        let active = ctx.get::<PlatformConfig>(ACTIVE)?;
         let config = match active {
             Some(active) => Some(active),
-            None => ctx.get::<PlatformConfig>("cached")?,
+            None => ctx.get::<PlatformConfig>(CACHED)?,
         };
         let config = config.map(|config| config.spec().clone()).unwrap_or_default();
         let layer = ConfigLayer::Platform;

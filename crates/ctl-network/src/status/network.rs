@@ -2,7 +2,9 @@
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
 use ichor_resource::files::EtcFileStatus;
-use ichor_resource::network::{HostnameStatus, NetworkStatus, NodeAddress, ProbeStatus, RouteStatus};
+use ichor_resource::network::{
+    HostnameStatus, NetworkStatus, NodeAddress, ProbeStatus, RouteStatus, RouteType,
+};
 
 use crate::ids;
 
@@ -37,7 +39,8 @@ impl Controller for StatusController {
         let probes = ctx.list::<ProbeStatus>()?;
         let connectivity_ready = if probes.is_empty() {
             let routes = ctx.list::<RouteStatus>()?;
-            routes.iter().any(|route| route.dst.is_unset() && !route.gateway.is_unset())
+            // Not the kernel's own "nowhere" route of IPv6.
+            routes.iter().any(|route| route.dst.is_unset() && route.r#type == RouteType::UNICAST)
         } else {
             probes.iter().all(|probe| probe.success)
         };

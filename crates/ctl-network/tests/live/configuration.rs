@@ -7,8 +7,9 @@ use ichor_resource::network::{
     AddressSpec, AddressStatus, EthernetStatus, HostnameStatus, LinkStatus, NetworkStatus, NodeAddress,
     RouteStatus,
 };
+use ichor_resource::runtime::{MetaKey, PlatformMetadata};
 
-use crate::node::on_a_node;
+use crate::node::{FakeDhcp, on_a_node, on_platform};
 
 #[test]
 fn a_configuration_is_applied_live_and_removed_again() {
@@ -117,5 +118,46 @@ fn ethernet_settings_show_and_are_set() {
         ));
         node.wait("off", |state| feature(state, name).filter(|status| status == "off")).await;
         node.wait_for_trouble("network.EthernetSpecController", |trouble| trouble.is_none()).await;
+    });
+}
+
+#[test]
+fn what_meta_says_about_the_network_of_a_machine_of_metal_is_applied_and_follows_it() {
+    let dhcp = FakeDhcp::default();
+    on_platform("metal", "", dhcp.clone(), dhcp, async |node| {
+        let said = |address: &str| MetaKey {
+            value: format!(
+                "addresses:\n    - {{address: {address}, linkName: eth0, family: inet4, scope: global, flags: permanent, layer: platform}}\nhostnames:\n    - {{hostname: metal-1, domainname: example.org, layer: platform}}\nexternalIPs: [198.51.100.7]\n"
+            ),
+        };
+        node.state.create("runtime", "0x0a", said("10.9.0.2/24"), "").unwrap();
+        node.wait_for_default("10.9.0.2/24").await;
+        node.wait("name", |state| {
+            let name = state.get::<HostnameStatus>("network", "hostname").ok()?;
+            (name.hostname == "metal-1" && name.domainname == "example.org").then_some(())
+        })
+        .await;
+        node.wait("external", |state| {
+            let all = state.get::<NodeAddress>("network", "current").ok()?;
+            all.addresses.iter().any(|net| net.to_string() == "198.51.100.7/32").then_some(())
+        })
+        .await;
+        let spec = node.state.get::<AddressSpec>("network-config", "platform/eth0/10.9.0.2/24").unwrap();
+        assert_eq!(spec.meta().owner(), "network.PlatformConfigApplyController");
+        assert_eq!(
+            node.state.get::<PlatformMetadata>("runtime", "platformmetadata").unwrap().platform,
+            "metal"
+        );
+        node.wait("kept", |_| std::fs::read_to_string(node.directory.join("platform-network.yaml")).ok())
+            .await;
+
+        node.state
+            .update_with::<MetaKey>("runtime", "0x0a", "", |spec, _| *spec = said("10.9.0.3/24"))
+            .unwrap();
+        node.wait_for_default("10.9.0.3/24").await;
+        node.wait("old address gone", |state| {
+            state.get::<AddressStatus>("network", "eth0/10.9.0.2/24").is_err().then_some(())
+        })
+        .await;
     });
 }

@@ -125,6 +125,17 @@ pub fn on_a_node(cmdline: &str, test: impl AsyncFnOnce(&Node) + Send) {
 
 /// As [`on_a_node`], with any DHCP client.
 pub fn with_dhcp(cmdline: &str, dhcp: impl Dhcp, events: FakeDhcp, test: impl AsyncFnOnce(&Node) + Send) {
+    on_platform("sandbox", cmdline, dhcp, events, test);
+}
+
+/// As [`with_dhcp`], on any platform.
+pub fn on_platform(
+    platform: &str,
+    cmdline: &str,
+    dhcp: impl Dhcp,
+    events: FakeDhcp,
+    test: impl AsyncFnOnce(&Node) + Send,
+) {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root for network namespaces");
         return;
@@ -146,6 +157,7 @@ pub fn with_dhcp(cmdline: &str, dhcp: impl Dhcp, events: FakeDhcp, test: impl As
                     directory.join("etc"),
                     directory.join("shadow"),
                     directory.join("resolv.conf"),
+                    directory.clone(),
                 );
                 let state = State::new(SystemClock);
                 let controllers = Runtime::new(state.clone());
@@ -155,7 +167,7 @@ pub fn with_dhcp(cmdline: &str, dhcp: impl Dhcp, events: FakeDhcp, test: impl As
                     dhcp,
                     cmdline: NetworkArgs::parse(&Cmdline::parse(cmdline)).unwrap(),
                     devices: DevicesGate::OPEN,
-                    platform: "sandbox".to_owned(),
+                    platform: platform.to_owned(),
                     on_addresses: None,
                     seed: 1,
                 };

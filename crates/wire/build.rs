@@ -14,6 +14,8 @@ const SERVICES: &[&str] = &[
     "v1alpha1/state.proto",
     "v1alpha1/meta.proto",
     "google/rpc/status.proto",
+    "discovery/server.proto",
+    "discovery/client.proto",
     "containerd/containerd.proto",
     "cri/cri.proto",
     "ichor/node.proto",

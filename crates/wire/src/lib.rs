@@ -62,6 +62,17 @@ pub mod containerd {
 pub mod cri {
     tonic::include_proto!("runtime.v1");
 }
+/// How nodes of a cluster find each other.
+pub mod discovery {
+    /// What a discovery service is asked.
+    pub mod server {
+        tonic::include_proto!("sidero.discovery.server");
+    }
+    /// What nodes tell each other through it.
+    pub mod client {
+        tonic::include_proto!("sidero.discovery.client");
+    }
+}
 /// Google's common messages.
 pub mod google {
     /// The status that rides on gRPC errors.

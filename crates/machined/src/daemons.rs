@@ -48,6 +48,7 @@ const fn ceilings(min: u64, low: u64, millicores: u64) -> Limits {
         memory_max: Some(DAEMON_MEMORY_MAX),
         swap_max: Some(0),
         millicores: Some(millicores),
+        millicores_max: None,
         pids_max: Some(DAEMON_THREADS_MAX),
     }
 }
@@ -75,6 +76,7 @@ pub fn apid(program: &str, state: &State) -> ServiceSpec {
     // Its own directory can be written to: it makes the socket for clients on the node there.
     let mut view = vec!["r/system/run/machined".to_owned(), "w/system/run/apid".to_owned()];
     view.extend(NAME_FILES.map(|name| format!("r{ETC}/{name}:/etc/{name}")));
+    view.push("r/etc/nsswitch.conf".to_owned());
     ServiceSpec {
         conditions: vec![exists::<ApiCertificate>(state, "secrets", "api", "api certificates")],
         pre: Some(own_group("system/apid", ceilings(16, 32, 500))),

@@ -13,7 +13,6 @@ use http_body::Body;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -23,6 +22,7 @@ use tracing::debug;
 
 use crate::http2::Hop;
 use crate::tls::ClientTls;
+use crate::transport::Transport;
 use crate::{http2, socket, status};
 
 /// Time for a TCP connection and its TLS handshake.
@@ -201,10 +201,11 @@ impl Dialer {
                 let stream = UnixStream::connect(path.as_path())
                     .await
                     .map_err(|source| DialError::Unix { path: path.to_path_buf(), source })?;
-                begin(stream, Hop::Local, cut).await
+                begin(Transport::Unix(stream), Hop::Local, cut).await
             }
             Dialer::Tcp(endpoint) => {
-                let attempt = async { begin(connect_tcp(endpoint).await?, Hop::Remote, cut).await };
+                let attempt =
+                    async { begin(Transport::Tcp(connect_tcp(endpoint).await?), Hop::Remote, cut).await };
                 let late = |_| DialError::Timeout { endpoint: Endpoint::clone(endpoint) };
                 timeout(CONNECT_TIMEOUT, attempt).await.map_err(late)?
             }
@@ -225,7 +226,8 @@ impl TlsDialer {
             let endpoint = &self.endpoints[start.wrapping_add(offset) % self.endpoints.len()];
             let attempt = async {
                 let stream = connect_tcp(endpoint).await?;
-                begin(connect_tls(endpoint, stream, &self.tls).await?, self.hop, cut.clone()).await
+                let tls = connect_tls(endpoint, stream, &self.tls).await?;
+                begin(Transport::tls(tls), self.hop, cut.clone()).await
             };
             match timeout(CONNECT_TIMEOUT, attempt).await {
                 Ok(Ok(sender)) => return Ok(sender),
@@ -276,9 +278,8 @@ async fn connect_tls(
         .map_err(|source| DialError::Tls { endpoint: endpoint.clone(), source })
 }
 
-async fn begin<T, B>(stream: T, hop: Hop, cut: CancellationToken) -> Result<SendRequest<B>, DialError>
+async fn begin<B>(stream: Transport, hop: Hop, cut: CancellationToken) -> Result<SendRequest<B>, DialError>
 where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {

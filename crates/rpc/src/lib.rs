@@ -26,6 +26,7 @@ pub mod services;
 mod socket;
 pub mod status;
 pub mod tls;
+mod transport;
 pub mod unix;
 
 pub use channel::Channel;

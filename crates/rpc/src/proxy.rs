@@ -42,6 +42,9 @@ pub const API_PORT: u16 = 50000;
 /// sides, and spares a client that comes next a quarter of its price.
 const SPARE_MAX: usize = 4;
 
+/// Beyond this many clients, connections to the machine are made when they are needed.
+const WARM_MAX: usize = 64;
+
 /// What the connections of a gateway share.
 pub struct Proxy {
     local: Dialer,
@@ -51,6 +54,7 @@ pub struct Proxy {
     remote: ArcSwapOption<Upstreams>,
     pulse: AtomicUsize,
     ledger: Arc<Ledger>,
+    clients: AtomicUsize,
 }
 
 impl Proxy {
@@ -64,6 +68,7 @@ impl Proxy {
             remote: ArcSwapOption::empty(),
             pulse: AtomicUsize::new(0),
             ledger: Arc::default(),
+            clients: AtomicUsize::new(0),
         })
     }
 
@@ -107,6 +112,7 @@ impl Proxy {
 
     /// The side of one client connection.
     pub fn connection(self: &Arc<Self>, peer: &PeerIdentity) -> Arc<ProxyConnection> {
+        self.clients.fetch_add(1, Relaxed);
         let spare = self.spare().pop();
         let machine = spare.unwrap_or_else(|| Channel::new(self.local.clone()));
         Arc::new(ProxyConnection {
@@ -143,7 +149,12 @@ impl fmt::Debug for ProxyConnection {
 
 impl ProxyConnection {
     /// Connects to the machine ahead of the first call. A failure shows when a call is made.
+    ///
+    /// In a crowd nothing is done ahead: most of it may never call.
     pub async fn warm(self: Arc<Self>) {
+        if self.proxy.clients.load(Relaxed) > WARM_MAX {
+            return;
+        }
         let _ = self.machine.connect().await;
     }
 
@@ -250,6 +261,7 @@ impl Drop for ProxyConnection {
     /// No reply is being read any more, so the connection to the machine may serve the next client.
     fn drop(&mut self) {
         self.proxy.pulse.fetch_add(1, Relaxed);
+        self.proxy.clients.fetch_sub(1, Relaxed);
         let mut spare = self.proxy.spare();
         if spare.len() < SPARE_MAX && self.machine.is_connected() {
             spare.push(self.machine.clone());

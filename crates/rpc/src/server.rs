@@ -30,6 +30,7 @@ use tracing::{debug, warn};
 use crate::activity::{Activity, Counted, Observed};
 use crate::ledger::Ledger;
 use crate::peer::{PeerCredentials, PeerIdentity};
+use crate::transport::Transport;
 use crate::{http2, socket};
 use register::{Register, Ticket};
 
@@ -130,7 +131,7 @@ pub async fn serve_tls_telling<M, S, B>(
             };
             drop(permit);
             let peer = PeerIdentity::tcp(address, tls.get_ref().1.peer_certificates());
-            hall.serve(TokioIo::new(tls), Some(address.ip()), make(Arc::new(peer))).await;
+            hall.serve(TokioIo::new(Transport::tls(tls)), Some(address.ip()), make(Arc::new(peer))).await;
         });
     }
     hall.drain().await;
@@ -156,7 +157,8 @@ where
         });
         let service = make(Arc::new(PeerIdentity::unix(credentials)));
         let running = hall.clone();
-        hall.tasks.spawn(async move { running.serve(TokioIo::new(stream), None, service).await });
+        hall.tasks
+            .spawn(async move { running.serve(TokioIo::new(Transport::Unix(stream)), None, service).await });
     }
     hall.drain().await;
 }

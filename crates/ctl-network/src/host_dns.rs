@@ -27,7 +27,7 @@ const PORT: u16 = 53;
 /// Where programs of this machine ask.
 const LOCAL: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 53);
 /// Where pods ask.
-const SERVICE: Ipv4Addr = Ipv4Addr::new(169, 254, 116, 108);
+pub(crate) const SERVICE: Ipv4Addr = Ipv4Addr::new(169, 254, 116, 108);
 /// How soon a listener that could not be bound is tried again, at first and at last.
 const BIND_RETRY: Duration = Duration::from_millis(100);
 const BIND_RETRY_MAX: Duration = Duration::from_secs(30);

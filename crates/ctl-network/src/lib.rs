@@ -9,6 +9,7 @@ pub mod apply;
 pub mod documents;
 pub mod etc;
 pub mod ethernet;
+pub mod firewall;
 mod gate;
 pub mod host_dns;
 mod ids;
@@ -127,6 +128,8 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(source::resolver::ResolverConfigController { cmdline: cmdline.clone() })?;
     runtime.register(source::vip::OperatorVIPConfigController { cmdline: cmdline.clone() })?;
     runtime.register(source::time_server::TimeServerConfigController { cmdline })?;
+    runtime.register(firewall::NfTablesChainConfigController)?;
+    runtime.register(firewall::NfTablesChainController)?;
     runtime.register(alias::LinkAliasConfigController)?;
     runtime.register(alias::LinkAliasSpecController::new(kernel.clone(), devices))?;
     runtime.register(ethernet::EthernetConfigController)?;

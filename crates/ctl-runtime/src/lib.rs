@@ -13,6 +13,7 @@ mod extensions;
 mod facts;
 mod hardware;
 mod identity;
+mod log_persistence;
 mod machine_status;
 pub mod meta;
 mod modules;
@@ -43,6 +44,7 @@ pub use hardware::{
     PCIDevicesController, PCIDriverRebindConfigController, PCIDriverRebindController, SystemInfoController,
 };
 pub use identity::{IDENTITY_FILE, NodeIdentityController};
+pub use log_persistence::LogPersistenceController;
 pub use machine_status::{MachineStatusController, MachineStatusPublisherController, StatusSink};
 pub use meta::{META_FILE, Meta, MetaError};
 pub use modules::{KernelModuleSpecController, LoadedKernelModuleController};

@@ -10,13 +10,13 @@ use ichor_cosi::State;
 use ichor_ctl_runtime::{
     AdjtimeStatusController, Armed, DiagnosticsController, DropUpgradeFallbackController,
     EncryptionSaltController, ExtensionServiceConfigFilesController, HostFiles, IQNController,
-    KernelModuleSpecController, LoadedKernelModuleController, Meta, NQNController, PCIDevicesController,
-    PCIDriverRebindConfigController, PCIDriverRebindController, SiderolinkConfigController, StatsController,
-    SwapStatusController, SystemInfoController, WatchdogPort, WatchdogTimerController, ZswapConfigController,
-    ZswapStatusController,
+    KernelModuleSpecController, LoadedKernelModuleController, LogPersistenceController, Meta, NQNController,
+    PCIDevicesController, PCIDriverRebindConfigController, PCIDriverRebindController,
+    SiderolinkConfigController, StatsController, SwapStatusController, SystemInfoController, WatchdogPort,
+    WatchdogTimerController, ZswapConfigController, ZswapStatusController,
 };
 use ichor_resource::TypedSpec;
-use ichor_resource::block::{SwapStatus, ZswapStatus};
+use ichor_resource::block::{SwapStatus, VolumeLifecycle, ZswapStatus};
 use ichor_resource::cluster::Identity;
 use ichor_resource::config::MachineConfig;
 use ichor_resource::files::EtcFileSpec;
@@ -360,6 +360,23 @@ async fn the_way_back_is_given_up_once_the_machine_is_well() {
     put(&state, "machine", status);
     harness.reconcile().await.unwrap();
     assert!(meta.get(0x06).is_none());
+}
+
+#[tokio::test]
+async fn volumes_go_only_when_the_last_line_is_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let (state, _) = ichor_testkit::state();
+    put(&state, "volumes", VolumeLifecycle {});
+    let logs = ichor_observe::LogManager::new();
+    let controller = LogPersistenceController::new(logs.clone(), folder.path().join("log"));
+    let mut harness = Harness::new(&state, controller).unwrap();
+    harness.reconcile().await.unwrap();
+    logs.ring("apid").write_line("the last words");
+    assert!(!state.teardown::<VolumeLifecycle>("runtime", "volumes", "").unwrap(), "held");
+    harness.reconcile().await.unwrap();
+    assert!(state.teardown::<VolumeLifecycle>("runtime", "volumes", "").unwrap(), "let go");
+    let text = std::fs::read_to_string(folder.path().join("log/apid.log")).unwrap();
+    assert_eq!(text, "the last words\n");
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@
 //! | [`ApiCertSans`], [`MaintenanceCertSans`], [`KubernetesCertSans`] | names for certificates |
 //! | [`Api`], [`Trustd`] | certificates of the node API and of trustd |
 //! | [`MaintenanceRoot`], [`Maintenance`] | certificates of the maintenance service |
+//! | [`TrustedRoots`] | the bundle of trusted authorities |
 //! | [`StaticEndpoint`] | addresses of the control plane from its URL |
 
 mod api;
@@ -20,6 +21,7 @@ mod roots;
 mod sans;
 mod trust;
 mod trustd;
+mod trusted_roots;
 
 pub use api::Api;
 pub use endpoint::{Resolve, StaticEndpoint};
@@ -28,6 +30,7 @@ pub use roots::{Kubelet, RootEtcd, RootKubernetes, RootOs};
 pub use sans::{ApiCertSans, KubernetesCertSans, MaintenanceCertSans};
 pub use trust::{SignError, SignRequest, Signed, TrustService};
 pub use trustd::Trustd;
+pub use trusted_roots::{BUILT_IN_ROOTS, TrustedRoots};
 
 use ichor_cosi::{RegisterError, Runtime};
 
@@ -48,7 +51,8 @@ pub fn register<T: TrustService, R: Resolve>(
     runtime.register(Trustd::default())?;
     runtime.register(MaintenanceRoot)?;
     runtime.register(Maintenance::default())?;
-    runtime.register(StaticEndpoint::new(resolver))
+    runtime.register(StaticEndpoint::new(resolver))?;
+    runtime.register(TrustedRoots::new(BUILT_IN_ROOTS))
 }
 
 /// Ids of the resources these controllers write.

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ichor_ctl_runtime::{
-    HostFiles, KmsgLogDeliveryController, LogDeliveryController, Moment, Stages, StatusSink,
+    HostFiles, KmsgLogDeliveryController, LogDeliveryController, LogPersistenceController, Moment, Stages,
+    StatusSink,
 };
 use ichor_resource::runtime::MachineStatus;
 use ichor_wire::machine;
@@ -73,6 +74,7 @@ fn shipping(node: &Arc<Node>) -> Result<(), FamilyError> {
     };
     runtime.register(KmsgLogDeliveryController::new(kernel, drain.clone()))?;
     runtime.register(LogDeliveryController::new(node.logs.clone(), drain.clone()))?;
+    runtime.register(LogPersistenceController::new(node.logs.clone(), node.paths.ephemeral.join("log")))?;
     runtime.register(EventsSinkController::new(node.events.clone(), drain.clone()))?;
     Ok(())
 }
@@ -101,6 +103,7 @@ fn secrets(runtime: &ichor_cosi::Runtime) -> Result<(), FamilyError> {
     runtime.register(secrets::MaintenanceRoot)?;
     runtime.register(secrets::Maintenance::default())?;
     runtime.register(secrets::StaticEndpoint::new(SystemResolver))?;
+    runtime.register(secrets::TrustedRoots::new(secrets::BUILT_IN_ROOTS))?;
     Ok(())
 }
 

@@ -245,7 +245,7 @@ async fn boot(node: &Arc<Node>, program: &str) {
             return;
         }
     }
-    node.services.load(daemons::apid(program, &node.state));
+    node.services.load(crate::environment::with(daemons::apid(program, &node.state), node));
     if let Err(error) = node.services.start("apid") {
         error!(%error, "apid does not start");
     }

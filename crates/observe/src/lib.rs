@@ -4,11 +4,13 @@
 //! - [`manager`]: the rings of a node by log id;
 //! - [`kernel`]: where console lines go (`/dev/kmsg`, or a stream where there is none);
 //! - [`layer`]: the `tracing` layer that writes both;
+//! - [`persist`]: logs as files;
 //! - [`ship`]: sending logs to other machines.
 
 pub mod kernel;
 pub mod layer;
 pub mod manager;
+pub mod persist;
 pub mod ring;
 pub mod ship;
 

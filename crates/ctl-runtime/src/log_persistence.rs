@@ -1,0 +1,81 @@
+//! Logs on disk, for as long as the volumes are there.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ichor_cosi::{Context, Controller, ControllerError, Input, Output, strong};
+use ichor_observe::LogManager;
+use ichor_observe::persist::persist;
+use ichor_resource::Phase;
+use ichor_resource::block::VolumeLifecycle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::warn;
+
+/// The one id of the volumes' life.
+const VOLUMES: &str = "volumes";
+
+/// The last lines get this long to reach the disk.
+const STOP_MAX: Duration = Duration::from_secs(10);
+
+/// Keeps logs in files, and lets the volumes go only when the last line is written.
+pub struct LogPersistenceController {
+    logs: LogManager,
+    folder: PathBuf,
+    running: Option<(watch::Sender<bool>, JoinHandle<()>)>,
+}
+
+impl LogPersistenceController {
+    /// A controller that keeps these logs in this folder.
+    pub fn new(logs: LogManager, folder: impl Into<PathBuf>) -> Self {
+        Self { logs, folder: folder.into(), running: None }
+    }
+
+    fn start(&mut self) -> std::io::Result<()> {
+        if self.running.is_none() {
+            std::fs::create_dir_all(&self.folder)?;
+            let (stop, stopped) = watch::channel(false);
+            let task = tokio::spawn(persist(self.logs.clone(), self.folder.clone(), stopped));
+            self.running = Some((stop, task));
+        }
+        Ok(())
+    }
+
+    async fn stop(&mut self) {
+        let Some((stop, task)) = self.running.take() else { return };
+        let _ = stop.send(true);
+        if tokio::time::timeout(STOP_MAX, task).await.is_err() {
+            warn!("the last lines of some logs are not on disk");
+        }
+    }
+}
+
+impl Controller for LogPersistenceController {
+    const NAME: &'static str = "runtime.LogPersistenceController";
+
+    fn inputs(&self) -> Vec<Input> {
+        vec![strong::<VolumeLifecycle>().id(VOLUMES)]
+    }
+
+    fn outputs(&self) -> Vec<Output> {
+        Vec::new()
+    }
+
+    async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
+        let Some(volumes) = ctx.get::<VolumeLifecycle>(VOLUMES)? else {
+            self.stop().await;
+            return Ok(());
+        };
+        match volumes.meta().phase() {
+            Phase::Running => {
+                ctx.add_finalizer::<VolumeLifecycle>(VOLUMES)?;
+                self.start()?;
+            }
+            Phase::TearingDown => {
+                self.stop().await;
+                ctx.remove_finalizer::<VolumeLifecycle>(VOLUMES)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -88,7 +88,7 @@ fn outside() {
         confined: Uid 50 50 50 50, CapPrm 0, CapEff 0, CapBnd 0, CapAmb 0, NoNewPrivs 1, Seccomp 2
         the root holds: etc, proc, run, <program>
         /proc shows other processes: no
-        works: read own file, read own status, list the root, threads, loopback TCP, UDP, machine socket, own socket, memory
+        works: read own file, read own status, list the root, threads, loopback TCP, UDP, machine socket, own socket, memory, backtraces
         write to the root: Read-only file system
         write beside the machine socket: Read-only file system
         make a file in the own directory: refused system call
@@ -254,6 +254,8 @@ fn what_works() -> Vec<&'static str> {
     check("own socket", own_socket());
     let large = vec![1_u8; 64 << 20];
     check("memory", if large.iter().all(|byte| *byte == 1) { Ok(()) } else { Err(io::Error::other("?")) });
+    let trace = std::backtrace::Backtrace::force_capture().to_string();
+    check("backtraces", if trace.contains("what_works") { Ok(()) } else { Err(io::Error::other(trace)) });
     works
 }
 

@@ -1,0 +1,84 @@
+//! The audit log of live machines: own calls, forwarded ones, refused ones, and those who never got in.
+
+use std::time::Duration;
+
+use ichor_live::{Fleet, wait};
+use ichor_pki::{KeyPair, Leaf};
+
+use crate::door::{authority, channel, knock, now};
+use crate::{create, run};
+
+const OCTET: u8 = 38;
+const WAIT: Duration = Duration::from_secs(20);
+
+/// The last line of a machine's audit log that has all of `words`.
+#[track_caller]
+fn line(fleet: &Fleet, number: u8, words: &[&str]) -> String {
+    let node = fleet.address(number);
+    let found = wait(&format!("{words:?} in the audit log of {node}"), WAIT, || {
+        let log = fleet.ok(&["-n", &node, "logs", "audit"]).ok()?;
+        log.lines().rfind(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
+    });
+    found.unwrap_or_else(|error| {
+        panic!("{error}\n{}", fleet.ok(&["-n", &node, "logs", "audit", "--tail", "40"]).unwrap_or_default())
+    })
+}
+
+#[test]
+fn who_called_what_is_written_where_it_happened() {
+    let fleet = create("audit", OCTET, 1);
+    let authority = authority(&fleet);
+    let issue =
+        |name: &str, role: &str| -> KeyPair { authority.issue(&Leaf::client(name, [role]), now()).unwrap() };
+    let (jo, eve) = (issue("jo", "os:admin"), issue("eve", "os:reader"));
+    let worker = fleet.address(1);
+    let path = "/machine.MachineService/Reboot";
+    run(async {
+        let to_plane = channel(&fleet.loopback(0), &authority, Some(&eve));
+        knock(&to_plane, path, &[("ichor-caller", "1 10.0.0.1 00 jo"), ("talos-role", "os:admin")]).await;
+        let admin = channel(&fleet.loopback(0), &authority, Some(&jo));
+        knock(&admin, path, &[("node", &worker)]).await;
+        knock(&channel(&fleet.loopback(0), &authority, None), path, &[]).await;
+    });
+
+    let denied = line(&fleet, 0, &[path, "\"name\":\"eve\"", "\"code\":\"PermissionDenied\""]);
+    assert!(
+        denied.contains("\"roles\":[\"os:reader\"]") && denied.contains("\"level\":\"warn\""),
+        "{denied}"
+    );
+    assert!(denied.contains("\"address\":\"10.38.0.1:") && denied.contains("\"certificate\":\""), "{denied}");
+
+    // The machine that does the work knows who asked for it, and through whom.
+    let forwarded = line(&fleet, 1, &[path, "\"name\":\"jo\"", "\"proxy_address\":\"10.38.0.2:"]);
+    assert!(forwarded.contains("\"roles\":[\"os:admin\"]"), "{forwarded}");
+    assert!(forwarded.contains("\"address\":\"10.38.0.1:"), "{forwarded}");
+
+    line(&fleet, 0, &["handshake refused", "\"reason\":\"no certificate\"", "\"address\":\"10.38.0.1\""]);
+
+    fleet.ok(&["-n", &worker, "read", "/etc/hosts"]).unwrap();
+    line(&fleet, 1, &["/machine.MachineService/Read", "\"target\":\"/etc/hosts\"", "\"code\":\"OK\""]);
+    fleet.fails(&["-n", &worker, "service", "apid", "stop"]).unwrap();
+    line(&fleet, 1, &["/machine.MachineService/ServiceStop", "\"target\":\"apid\""]);
+
+    // Every worker's first certificate was signed by a control plane, which says so.
+    line(
+        &fleet,
+        0,
+        &["/securityapi.SecurityService/Certificate", "\"code\":\"OK\"", "\"address\":\"10.38.0.3"],
+    );
+
+    // A flood leaves a few lines and a count.
+    run(async {
+        let channel = channel(&fleet.loopback(0), &authority, Some(&eve));
+        for _ in 0..300 {
+            knock(&channel, "/machine.MachineService/Hostname", &[]).await;
+        }
+    });
+    line(&fleet, 0, &["\"msg\":\"calls\"", "/machine.MachineService/Hostname", "\"count\":2"]);
+    let log = fleet.ok(&["-n", &fleet.address(0), "logs", "audit"]).unwrap();
+    let lines = log.lines().filter(|line| line.contains("Hostname") && line.contains("eve")).count();
+    assert!(lines < 50, "{lines} lines");
+    let secrets = ["-----BEGIN", "token:", "hunter2"];
+    assert!(secrets.iter().all(|secret| !log.contains(secret)));
+    fleet.destroy().unwrap();
+}

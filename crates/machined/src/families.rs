@@ -17,7 +17,7 @@ use crate::event_sink::EventsSinkController;
 use crate::events::{Events, Payload, Tail};
 use crate::kernel_log::NodeKernelLog;
 use crate::node::Node;
-use crate::trust::{SystemResolver, TrustClient};
+use crate::trust::{self, SystemResolver, TrustClient};
 use crate::version;
 
 /// What pods run in; without it there is no kubelet to wait for.
@@ -62,6 +62,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
             .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Split),
     };
     ichor_ctl_k8s::register(runtime, host)?;
+    ichor_ctl_cluster::register(runtime, version::COMPATIBLE_TAG, Arc::new(trust::discovery))?;
     Ok(())
 }
 

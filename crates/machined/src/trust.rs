@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tonic::metadata::MetadataValue;
 
+use ichor_ctl_cluster::service::Service;
 use ichor_ctl_secrets::{Resolve, SignError, SignRequest, Signed, TrustService};
 use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint};
 use ichor_wire::securityapi::CertificateRequest;
@@ -50,6 +51,25 @@ async fn ask(endpoint: IpAddr, tls: ClientTls, request: &SignRequest) -> Result<
     call.metadata_mut().insert("token", token);
     let reply = client.certificate(call).await.map_err(|status| status.message().to_owned())?.into_inner();
     Ok(Signed { ca: reply.ca.into(), crt: reply.crt.into() })
+}
+
+/// Connects to a discovery service: that of a control plane is where trustd is.
+pub fn discovery(service: &Service) -> Result<(Endpoint, Channel), String> {
+    match service {
+        Service::Own { address, accepted } => {
+            let tls = ClientTls::verified(accepted, None)
+                .map_err(|error| format!("accepted authorities: {error}"))?;
+            let endpoint = Endpoint::new(address.to_string(), TRUSTD_PORT);
+            Ok((endpoint.clone(), Channel::new(Dialer::tls([endpoint], tls))))
+        }
+        Service::Outside { endpoint, insecure: true } => {
+            Ok((endpoint.clone(), Channel::new(Dialer::tcp(endpoint.clone()))))
+        }
+        Service::Outside { endpoint, insecure: false } => Err(format!(
+            "discovery service {endpoint}: services outside of the cluster cannot be reached over https yet; leave \
+             cluster.discovery.registries.service.endpoint empty to let the control planes serve it"
+        )),
+    }
 }
 
 /// Resolves names as the system does.

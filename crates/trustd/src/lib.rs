@@ -1,8 +1,9 @@
 //! Signs certificates for joining workers.
 //!
 //! A worker proves that it belongs by the machine token, and gets its server certificate signed by the
-//! cluster's authority, without any role in it.
+//! cluster's authority, without any role in it. With the same token nodes find each other here.
 
+mod discovery;
 mod options;
 mod service;
 mod signer;

@@ -23,12 +23,13 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status};
 use tracing::{info, warn};
 
+use crate::discovery;
 use crate::options::Options;
 use crate::signer::{Signed, Signer};
 
-/// Few workers join at once; everybody else is a stranger.
+/// Every node of the cluster stays in touch for discovery, and a few join at once; everybody else is a stranger.
 const LIMITS: Limits = Limits {
-    connections: 256,
+    connections: 1280,
     handshakes: 64,
     handshake: Duration::from_secs(10),
     preface: Duration::from_secs(10),
@@ -72,7 +73,9 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Trustd
         let listener = listen(options.listen).await?;
         info!(address = %options.listen, "signing certificates");
         let service = SecurityServiceServer::new(Trustd { signer: signer.clone(), ledger: ledger.clone() });
-        let services = Services::new().with(service.max_decoding_message_size(REQUEST_MAX));
+        let services = Services::new()
+            .with(service.max_decoding_message_size(REQUEST_MAX))
+            .with(discovery::members_only(signer.clone()));
         let make = move |peer| Grpc::new(services.clone(), peer);
         serve_tls_telling(listener, config, LIMITS, stop.clone(), ledger.clone(), make).await;
         Ok(())

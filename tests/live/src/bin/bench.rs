@@ -171,6 +171,8 @@ fn cli(table: &mut Table, fleet: &Fleet) -> Result<()> {
         ("ichorctl version --client", &["version", "--client"], 6.0, "30 ms"),
         ("ichorctl version, one node", &["version"], 12.0, "43 ms"),
         ("ichorctl get rd", &["get", "rd"], 20.0, "89 ms"),
+        ("ichorctl services", &["services"], 12.0, "47 ms"),
+        ("ichorctl get machineconfig", &["get", "machineconfig"], 15.0, "75 ms"),
     ];
     for (what, args, limit, known) in runs {
         let mut times = Vec::new();

@@ -458,7 +458,7 @@ mod tests {
         let parts = collect(copy(request).await.unwrap()).await;
         let packed: Vec<u8> = parts.iter().flat_map(|part| part.bytes.to_vec()).collect();
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&packed[..]));
-        assert_eq!(archive.entries().unwrap().count(), 4);
+        assert_eq!(archive.entries().unwrap().count(), 3);
     }
 
     #[tokio::test]
@@ -482,7 +482,7 @@ mod tests {
         let parts = collect(copy(machine::CopyRequest { root_path: link }).await.unwrap()).await;
         let packed: Vec<u8> = parts.iter().flat_map(|part| part.bytes.to_vec()).collect();
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&packed[..]));
-        assert_eq!(archive.entries().unwrap().count(), 2);
+        assert_eq!(archive.entries().unwrap().count(), 1);
         let missing = machine::ListRequest { root: "/no/such".into(), ..machine::ListRequest::default() };
         let error = list(missing).await.err().unwrap();
         assert_eq!(error.code(), tonic::Code::Unknown);

@@ -137,7 +137,9 @@ pub async fn mounts() -> Result<Response<machine::MountsResponse>, Status> {
 const STATFS_MAX: std::time::Duration = std::time::Duration::from_secs(10);
 
 fn mount_stat(mount: mountinfo::Mount) -> machine::MountStat {
-    let usage = mountinfo::usage(Path::new(&mount.target)).ok();
+    // A file that is mounted over another has no size of its own.
+    let target = Path::new(&mount.target);
+    let usage = target.is_dir().then(|| mountinfo::usage(target).ok()).flatten();
     machine::MountStat {
         filesystem: mount.source,
         size: usage.as_ref().map_or(0, |usage| usage.size),

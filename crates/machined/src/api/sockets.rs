@@ -148,14 +148,24 @@ fn owners() -> HashMap<u64, connect_record::Process> {
             let Some(inode) = fs::read_link(entry.path()).ok().and_then(|link| socket_inode(&link)) else {
                 continue;
             };
-            let name = name.get_or_insert_with(|| {
-                let text = fs::read(process.path().join("comm")).unwrap_or_default();
-                String::from_utf8_lossy(&text).trim_end().to_owned()
-            });
+            let name = name.get_or_insert_with(|| process_name(&process.path()));
             owners.entry(inode).or_insert_with(|| connect_record::Process { pid, name: name.clone() });
         }
     }
     owners
+}
+
+/// What a process calls itself. Several of the node's daemons are one program, so the name of the program
+/// says less than the first argument, where that is a name at all.
+fn process_name(process: &Path) -> String {
+    let read = |file: &str| fs::read(process.join(file)).unwrap_or_default();
+    let args = read("cmdline");
+    let first = args.split(|byte| *byte == 0).next().unwrap_or_default();
+    let first = String::from_utf8_lossy(first.rsplit(|byte| *byte == b'/').next().unwrap_or_default());
+    match first.is_empty() || first.contains([' ', ':']) {
+        true => String::from_utf8_lossy(&read("comm")).trim_end().to_owned(),
+        false => first.into_owned(),
+    }
 }
 
 /// `socket:[12345]`.

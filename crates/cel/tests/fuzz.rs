@@ -90,7 +90,7 @@ fn fuzz_expressions() {
     let env = environments::disk();
     let variables = [("disk", Value::Message(Arc::new(Disk))), ("system_disk", Value::Bool(true))];
     let (mut parsed, mut checked) = (0, 0);
-    Target::text("cel-expressions")
+    let whole = Target::text("cel-expressions")
         .seeds(SEEDS)
         .corpus(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/cel-expressions"))
         .words(WORDS)
@@ -136,5 +136,5 @@ fn fuzz_expressions() {
                 }
             }
         });
-    assert!(parsed > 1000 && checked > 300, "{parsed} parsed, {checked} checked");
+    assert!(!whole || (parsed > 1000 && checked > 300), "{parsed} parsed, {checked} checked");
 }

@@ -14,6 +14,7 @@ pub mod events;
 pub mod files;
 pub mod gen_config;
 pub mod gen_pki;
+pub mod gen_secureboot;
 pub mod get;
 pub mod image;
 pub mod image_cert;

@@ -12,6 +12,7 @@ use ichor_config::patch::{self, Patch, StrategicPatch, Target as PatchTarget, de
 use ichor_config::talosconfig::ClientConfig;
 use ichor_config::{CommentMode, Diagnostics, Documents, Mode, ValidateOptions};
 use ichor_fuzz::{Target, shape};
+use ichor_yaml::Node;
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -81,7 +82,7 @@ fn told(text: &[u8], problems: &Diagnostics) -> String {
 #[test]
 fn fuzz_decoder() {
     let mut read = 0;
-    Target::text("config-decoder")
+    let whole = Target::text("config-decoder")
         .corpus(fixtures("types"))
         .corpus(fixtures("decode"))
         .corpus(fixtures("generate"))
@@ -113,7 +114,7 @@ fn fuzz_decoder() {
                 Err(problems) => told(input, &problems),
             }
         });
-    assert!(read > 100, "{read} were read");
+    assert!(!whole || (read > 100), "{read} were read");
 }
 
 #[test]
@@ -122,7 +123,7 @@ fn fuzz_patches() {
     let two =
         b"machine:\n  type: worker\n---\napiVersion: v1alpha1\nkind: LinkConfig\nname: eth0\nmtu: 9000\n";
     let (base_documents, mut applied) = (Documents::load(&base).unwrap(), 0);
-    Target::text("config-patches")
+    let whole = Target::text("config-patches")
         .corpus(fixtures("patch"))
         .corpus(fixtures("strategic-merge"))
         .corpus(known("config-patches"))
@@ -161,7 +162,29 @@ fn fuzz_patches() {
                 (one, other) => panic!("{:?} {:?}", one.is_ok(), other.is_ok()),
             }
         });
-    assert!(applied > 50, "{applied} were applied");
+    assert!(!whole || (applied > 50), "{applied} were applied");
+}
+
+/// Lists whose items patches match by name, and the names.
+const MATCHED: &[(&str, &[&str])] = &[
+    ("interfaces", &["interface", "deviceSelector"]),
+    ("vlans", &["vlanId"]),
+    ("admissionControl", &["name"]),
+    ("configFiles", &["mountPath"]),
+];
+
+/// True if two items of such a list have the same name.
+fn has_twins(node: &Node) -> bool {
+    let lists = node.as_map().unwrap_or_default().iter().any(|(key, value)| {
+        let names = MATCHED.iter().find(|(list, _)| key.as_str() == Some(list));
+        let named = |item: &Node| {
+            let names = names.map_or(&[][..], |(_, names)| names);
+            names.iter().find_map(|name| item.get(name)).map(ichor_yaml::emit).unwrap_or_default()
+        };
+        let items: Vec<String> = names.and(value.as_seq()).unwrap_or_default().iter().map(named).collect();
+        (1..items.len()).any(|i| items[..i].contains(&items[i])) || has_twins(value)
+    });
+    lists || node.as_seq().unwrap_or_default().iter().any(has_twins)
 }
 
 /// Stands between the two configurations of an input.
@@ -174,7 +197,7 @@ fn fuzz_differences() {
         [read("left"), BETWEEN.to_vec(), read("expected")].concat()
     });
     let mut compared = 0;
-    Target::text("config-differences")
+    let whole = Target::text("config-differences")
         .seeds(pairs)
         .corpus(known("config-differences"))
         .words(WORDS)
@@ -192,6 +215,13 @@ fn fuzz_differences() {
             // The root document cannot be deleted; such pairs have no patch.
             if one.root().is_some() && two.root().is_none() {
                 return "no root".to_owned();
+            }
+            // Items of a patch with one name become one item, in the original as well: no patch leads there.
+            if [&one, &two]
+                .iter()
+                .any(|documents| documents.iter().any(|document| has_twins(&document.encode())))
+            {
+                return "twins".to_owned();
             }
             compared += 1;
             let patches = derive(&one, &two);
@@ -211,7 +241,7 @@ fn fuzz_differences() {
             assert!(difference.is_empty(), "{difference}\n{}", patches.join("=====\n"));
             format!("{} {}", patches.len(), patches.concat().lines().count())
         });
-    assert!(compared > 50, "{compared} were compared");
+    assert!(!whole || (compared > 50), "{compared} were compared");
 }
 
 #[test]

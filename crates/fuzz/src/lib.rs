@@ -148,13 +148,14 @@ impl<'a> Target<'a> {
         self
     }
 
-    /// Runs the target.
+    /// Runs the target. Returns false when it was for a single input (`ICHOR_FUZZ_REPLAY`), where expectations of how
+    /// many were good make no sense.
     ///
     /// # Panics
     ///
     /// When an input made the target panic, or took too long or too much memory. The message names the file that
     /// holds the input and how to try it again. An input that hangs or exhausts memory ends the process.
-    pub fn run<O: Hash>(mut self, mut target: impl FnMut(&[u8]) -> O) {
+    pub fn run<O: Hash>(mut self, mut target: impl FnMut(&[u8]) -> O) -> bool {
         let directory = directory(self.name);
         let guard = Guard::start(&directory, self.time_max, self.memory_max);
         let mut try_one = |input: &[u8]| guard.run(input, || hashed(&target(input)));
@@ -163,7 +164,7 @@ impl<'a> Target<'a> {
             if let Err(what) = try_one(&input) {
                 panic!("{} on {}", what, path.display());
             }
-            return;
+            return false;
         }
         let seed = setting("ICHOR_FUZZ_SEED").unwrap_or(1);
         let end = setting("ICHOR_FUZZ_SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
@@ -210,6 +211,7 @@ impl<'a> Target<'a> {
         }
         guard.finish();
         println!("fuzz {}: {round} inputs, {} outcomes, seed {seed}", self.name, corpus.outcomes.len());
+        true
     }
 }
 

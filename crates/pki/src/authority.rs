@@ -1,6 +1,7 @@
 //! Certificate authorities: made, read, and put to use.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -57,16 +58,28 @@ impl Authority {
         now: Timestamp,
         lifetime: Duration,
     ) -> Result<Self, PkiError> {
+        Self::generate_at(algorithm, organization, &[], now, lifetime)
+    }
+
+    /// The same with addresses at which it is met itself.
+    pub fn generate_at(
+        algorithm: KeyAlgorithm,
+        organization: &str,
+        addresses: &[IpAddr],
+        now: Timestamp,
+        lifetime: Duration,
+    ) -> Result<Self, PkiError> {
         let key = PrivateKey::generate(algorithm)?;
         let organizations: &[String] = if organization.is_empty() { &[] } else { &[organization.to_owned()] };
         let subject = usage::subject(organizations, "");
         let subject_key_id = random::bytes::<20>()?.to_vec();
-        let extensions = [
+        let mut extensions = vec![
             usage::authority_key_usage(),
             usage::extended_key_usage(ExtendedUsage::Both),
             usage::authority_constraint(),
             usage::subject_key_id(&subject_key_id),
         ];
+        extensions.extend(usage::alternative_names(&[], addresses, is_empty(&subject))?);
         let tbs = Tbs {
             issuer: &subject,
             subject: &subject,

@@ -122,6 +122,12 @@ impl PrivateKey {
         }
     }
 
+    /// Makes a new RSA key of 2048 bits, for TPM policies.
+    pub fn generate_rsa_2048() -> Result<Self, PkiError> {
+        let pair = aws_lc_rs::rsa::KeyPair::generate(aws_lc_rs::rsa::KeySize::Rsa2048);
+        Self::from_signer(Signer::Rsa(Box::new(pair.map_err(|_| PkiError::Generate)?)))
+    }
+
     fn search(algorithm: KeyAlgorithm) -> Result<Self, PkiError> {
         let signer = match algorithm {
             KeyAlgorithm::Ed25519 => Ed25519KeyPair::generate().map(Signer::Ed25519),
@@ -213,6 +219,15 @@ impl PrivateKey {
                 Ok(out)
             }
         }
+    }
+
+    /// Signs `message` with SHA-256 where an RSA key is wanted.
+    pub(crate) fn sign_rsa_sha256(&self, message: &[u8]) -> Result<Vec<u8>, PkiError> {
+        let Signer::Rsa(pair) = &self.signer else { return Err(PkiError::Sign) };
+        let mut out = vec![0; pair.public_modulus_len()];
+        pair.sign(&signature::RSA_PKCS1_SHA256, &SystemRandom::new(), message, &mut out)
+            .map_err(|_| PkiError::Sign)?;
+        Ok(out)
     }
 
     /// The AlgorithmIdentifier of what `sign` makes.

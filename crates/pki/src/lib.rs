@@ -20,6 +20,7 @@ mod error;
 mod info;
 mod key;
 mod oid;
+pub mod pkcs7;
 mod provider;
 pub mod random;
 mod request;

@@ -119,7 +119,7 @@ pub(crate) fn validity(not_before: Timestamp, not_after: Timestamp) -> Result<Ve
     Ok(der::nest(der::SEQUENCE, &[time(not_before)?, time(not_after)?]))
 }
 
-fn time(stamp: Timestamp) -> Result<Vec<u8>, PkiError> {
+pub(crate) fn time(stamp: Timestamp) -> Result<Vec<u8>, PkiError> {
     let at = stamp.to_zoned(TimeZone::UTC).datetime();
     let rest =
         format!("{:02}{:02}{:02}{:02}{:02}Z", at.month(), at.day(), at.hour(), at.minute(), at.second());

@@ -71,7 +71,7 @@ fn sentence(random: &mut Random) -> Vec<u8> {
 #[test]
 fn fuzz_reader() {
     let mut read = 0;
-    Target::text("yaml-reader")
+    let whole = Target::text("yaml-reader")
         .seeds(SEEDS)
         .corpus(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/yaml-reader"))
         .words(WORDS)
@@ -97,7 +97,7 @@ fn fuzz_reader() {
             }
             format!("{} {counts:?}", documents.len().min(4))
         });
-    assert!(read > 500, "{read} texts were read");
+    assert!(!whole || (read > 500), "{read} texts were read");
 }
 
 fn reads_back(text: &str, node: &Node) {

@@ -92,7 +92,14 @@ fn machined(fleet: &Fleet) -> processes::Process {
 
 fn answers(fleet: &Fleet) {
     let node = fleet.address(0);
-    wait("the API answers", Duration::from_secs(10), || fleet.ok(&["-n", &node, "version"]).ok()).unwrap();
+    wait("the API answers", Duration::from_secs(30), || fleet.ok(&["-n", &node, "version"]).ok()).unwrap();
+}
+
+/// A machine that answers; whether it is ready for workloads does not matter here.
+fn up(name: &str, octet: u8) -> Fleet {
+    let fleet = Fleet::create(name, octet, 1, 0, &["--wait=false"]).unwrap();
+    answers(&fleet);
+    fleet
 }
 
 fn active(fleet: &Fleet, id: &str) -> String {
@@ -102,7 +109,7 @@ fn active(fleet: &Fleet, id: &str) -> String {
 
 #[test]
 fn a_configuration_is_whole_whenever_the_node_dies() {
-    let fleet = Fleet::create("apply", 32, 1, 0, &[]).unwrap();
+    let fleet = up("apply", 32);
     let node = fleet.address(0);
     let file = state_file(&fleet);
     let base = fs::read_to_string(&file).unwrap();
@@ -173,7 +180,7 @@ fn a_configuration_is_whole_whenever_the_node_dies() {
 
 #[test]
 fn a_client_certificate_is_renewed_in_time() {
-    let fleet = Fleet::create("renew", 33, 1, 0, &[]).unwrap();
+    let fleet = up("renew", 32);
     let node = fleet.address(0);
     let file = |name: &str| fleet.home().join(name).to_str().unwrap().to_owned();
     let (short, gone) = (file("short"), file("gone"));

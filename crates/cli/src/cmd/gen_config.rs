@@ -9,7 +9,7 @@ use ichor_config::generate::secrets::KubernetesPki;
 use ichor_config::values::{PemKey, PemPair};
 use jiff::Timestamp;
 
-use crate::cmd::gen_pki;
+use crate::cmd::{gen_pki, gen_secureboot};
 use crate::failure::{Context as _, Failure};
 use crate::machineconfig::{self, Generate, Generated};
 use crate::parse::Call;
@@ -30,6 +30,7 @@ pub static GEN: Command = Command {
         &gen_pki::CSR,
         &gen_pki::CRT,
         &gen_pki::KEYPAIR,
+        &gen_secureboot::SECUREBOOT,
     ],
     ..Command::EMPTY
 };

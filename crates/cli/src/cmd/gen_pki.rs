@@ -156,14 +156,11 @@ fn crt(call: &Call) -> Result<(), Failure> {
 
 fn keypair(call: &Call) -> Result<(), Failure> {
     required(call, &["organization"])?;
-    if call.given("ip") {
-        return Err(Failure::new("an address in a self-signed pair is not offered yet")
-            .hint("use `gen key`, `gen csr --ip` and `gen crt` with an authority of `gen ca`"));
-    }
     let name = call.text("organization");
-    let day = Duration::from_secs(24 * 3600);
+    let addresses = if call.given("ip") { vec![address(call)?] } else { Vec::new() };
+    let (now, day) = (Timestamp::now(), Duration::from_secs(24 * 3600));
     let pair =
-        Authority::generate(KeyAlgorithm::Ed25519, name, Timestamp::now(), day).context("make the pair")?;
+        Authority::generate_at(KeyAlgorithm::Ed25519, name, &addresses, now, day).context("make the pair")?;
     let force = call.on("force");
     write_new(Path::new(&format!("{name}.crt")), pair.crt_pem().as_bytes(), PRIVATE, force)?;
     write_new(Path::new(&format!("{name}.key")), pair.key_pem().as_bytes(), PRIVATE, force)

@@ -229,3 +229,36 @@ fn a_mistake_in_a_patch_is_pointed_at_before_keys_are_made() {
     let missing = ichorctl(home, &["machineconfig", "patch", "p.yaml", "-p", "@nothing"]);
     assert!(missing.err.starts_with("open nothing: no such file or directory"), "{missing:?}");
 }
+
+#[test]
+fn keys_for_secure_boot_are_made_and_enrolled() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let missing = ichorctl(home, &["gen", "secureboot", "database"]);
+    assert!(missing.code == 1 && missing.err.contains("_out/uki-signing-cert.pem"), "{missing:?}");
+    assert_eq!(ichorctl(home, &["gen", "secureboot", "uki", "--common-name", "Lab"]).code, 0);
+    assert_eq!(ichorctl(home, &["gen", "secureboot", "pcr"]).code, 0);
+    assert_eq!(ichorctl(home, &["gen", "secureboot", "database"]).code, 0);
+    let read = |name: &str| std::fs::read(home.join("_out").join(name)).unwrap();
+    let certificate = ichor_pki::CertInfo::parse(read("uki-signing-cert.pem")).unwrap();
+    assert_eq!(certificate.organizations, ["Lab"]);
+    let der = read("uki-signing-cert.der");
+    for name in ["db.auth", "KEK.auth", "PK.auth"] {
+        let variable = read(name);
+        assert!(variable.ends_with(&der), "{name} ends with the certificate that it enrolls");
+    }
+    assert!(
+        String::from_utf8(read("pcr-signing-key.pem"))
+            .unwrap()
+            .starts_with("-----BEGIN RSA PRIVATE KEY-----")
+    );
+    let again = ichorctl(home, &["gen", "secureboot", "pcr"]);
+    assert!(again.code == 1 && again.err.contains("already exists, use --force"), "{again:?}");
+    let known =
+        ichorctl(home, &["gen", "secureboot", "database", "--force", "--include-well-known-uefi-certs"]);
+    assert!(known.code == 1 && known.err.contains("not part of this program"), "{known:?}");
+
+    assert_eq!(ichorctl(home, &["gen", "keypair", "--organization", "pair", "--ip", "1.2.3.4"]).code, 0);
+    let pair = ichor_pki::CertInfo::parse(std::fs::read(home.join("pair.crt")).unwrap()).unwrap();
+    assert_eq!(pair.addresses, ["1.2.3.4".parse::<std::net::IpAddr>().unwrap()]);
+}

@@ -15,6 +15,8 @@ pub mod daemon;
 pub mod dial;
 pub mod follow;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod http2;
 pub mod ledger;
 pub mod peer;

@@ -1,7 +1,7 @@
 //! The gateway: calls pass through as raw frames, to the machine itself, to one node, or to many.
 
 mod fan;
-mod merge;
+pub(crate) mod merge;
 mod upstreams;
 
 use std::convert::Infallible;

@@ -16,7 +16,7 @@ use tonic::Code;
 use crate::support::{Cluster, PATIENCE, with};
 
 /// A TLS connection without anything on it.
-async fn connect(cluster: &Cluster) -> TlsStream<TcpStream> {
+pub async fn connect(cluster: &Cluster) -> TlsStream<TcpStream> {
     let pair = cluster.certificate(&["os:admin"]);
     let key = ichor_pki::certified_key(&pair.crt, &pair.key).expect("key");
     let roots = ichor_pki::roots(cluster.authority.crt_pem()).expect("roots");
@@ -31,7 +31,7 @@ async fn connect(cluster: &Cluster) -> TlsStream<TcpStream> {
     tokio_rustls::TlsConnector::from(std::sync::Arc::new(config)).connect(name, stream).await.expect("TLS")
 }
 
-async fn http(cluster: &Cluster) -> SendRequest<Full<Bytes>> {
+pub async fn http(cluster: &Cluster) -> SendRequest<Full<Bytes>> {
     let stream = TokioIo::new(connect(cluster).await);
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.expect("HTTP/2");
@@ -39,7 +39,7 @@ async fn http(cluster: &Cluster) -> SendRequest<Full<Bytes>> {
     sender
 }
 
-fn request(method: &str, kind: &str, body: &'static [u8]) -> Request<Full<Bytes>> {
+pub fn request(method: &str, kind: &str, body: &'static [u8]) -> Request<Full<Bytes>> {
     Request::builder()
         .method(method)
         .uri("https://node/machine.MachineService/Version")

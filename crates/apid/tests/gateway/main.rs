@@ -1,5 +1,6 @@
 //! The gateway from end to end: real TLS, real sockets, a made-up machine behind it.
 
+mod abuse;
 mod audit;
 mod bad_input;
 mod identity;

@@ -16,7 +16,7 @@ use crate::status;
 const FIELD_ONE: u8 = 0x0a;
 
 /// Names the node in a reply with one element.
-pub(super) fn unary(payload: &Bytes, target: &str) -> Result<Bytes, Status> {
+pub(crate) fn unary(payload: &Bytes, target: &str) -> Result<Bytes, Status> {
     let element = only_element(payload).ok_or_else(|| {
         Status::internal(format!("reply of {target} cannot be merged: it must hold one message"))
     })?;
@@ -30,7 +30,7 @@ pub(super) fn unary(payload: &Bytes, target: &str) -> Result<Bytes, Status> {
 }
 
 /// Names the node in a streamed message.
-pub(super) fn streamed(payload: &Bytes, target: &str) -> Bytes {
+pub(crate) fn streamed(payload: &Bytes, target: &str) -> Bytes {
     let metadata = metadata_field(&named(target));
     let mut out = BytesMut::with_capacity(payload.len() + metadata.len());
     out.extend_from_slice(payload);

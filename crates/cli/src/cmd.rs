@@ -8,6 +8,7 @@ pub mod completion;
 pub mod config;
 pub mod containers;
 pub mod copy;
+pub mod dashboard;
 pub mod edit;
 pub mod etcd;
 pub mod events;
@@ -59,6 +60,7 @@ pub static ROOT: Command = Command {
         &kubernetes::CONFORMANCE,
         &containers::CONTAINERS,
         &copy::COPY,
+        &dashboard::DASHBOARD,
         &logs::DMESG,
         &edit::EDIT,
         &etcd::ETCD,

@@ -4,6 +4,7 @@ pub mod cgroups;
 pub mod cmd;
 pub mod complete;
 pub mod credentials;
+pub mod dashboard;
 pub mod explain;
 pub mod failure;
 pub mod files;

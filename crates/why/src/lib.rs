@@ -13,6 +13,7 @@ mod tests;
 mod time;
 
 use ichor_resource::config::MachineConfig;
+use ichor_resource::k8s::{NodeStatus, Nodename};
 use ichor_resource::network::NetworkStatus;
 use ichor_resource::runtime::{Diagnostic, MachineStage, MachineStatus};
 
@@ -228,10 +229,21 @@ fn unmet(snapshot: &Snapshot, found: &mut Collector) {
             continue;
         }
         let advice = "wait a little and ask again; `ichorctl get machinestatus -w` follows it";
-        let cause = Cause::new("node", format!("unmet {}", condition.name), advice)
-            .step(&condition.reason, format!("MachineStatuses/machine: unmet condition {}", condition.name));
+        let evidence = format!("MachineStatuses/machine: unmet condition {}", condition.name);
+        let deeper = (condition.name == "nodeReady").then(|| node_status(snapshot)).flatten();
+        let cause = match deeper {
+            Some(cause) => cause.behind(&condition.reason, evidence),
+            None => Cause::new("node", format!("unmet {}", condition.name), advice)
+                .step(&condition.reason, evidence),
+        };
         let names: Vec<&str> =
             status.status.unmet_conditions.iter().map(|unmet| unmet.name.as_str()).collect();
         found.add("node", format!("the machine is not ready: {}", listed(&names)), cause);
     }
+}
+
+/// Why Kubernetes does not tell how the node is.
+fn node_status(snapshot: &Snapshot) -> Option<Cause> {
+    let name = &snapshot.get::<Nodename>("nodename")?.nodename;
+    graph::resource(snapshot, &Place::of::<NodeStatus>(name))
 }

@@ -1,0 +1,163 @@
+//! The dashboard: several machines on the whole screen, live.
+//!
+//! [`model`] holds what is known and what keys do, [`view`] draws it, [`screen`] finds out what changed; all
+//! three are pure. [`feed`] listens to the machines, [`terminal`] has the terminal. Nothing is drawn more than
+//! once a second unless a key asks for it.
+
+pub mod feed;
+pub mod history;
+pub mod keys;
+pub mod model;
+pub mod screen;
+pub mod terminal;
+pub mod view;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+use self::feed::Feed;
+use self::keys::Key;
+use self::model::{Model, Page, Reaction};
+use self::screen::Screen;
+use self::terminal::Terminal;
+use crate::failure::{Context as _, Failure};
+use crate::session::Session;
+
+/// The shortest time between two drawings that no key asked for.
+const DRAW_EVERY: Duration = Duration::from_secs(1);
+/// Updates that wait to be taken in; streams wait when it is full.
+const QUEUE: usize = 512;
+/// Keys that wait; nobody types that fast.
+const KEYS: usize = 64;
+
+/// Shows the machines of the session until somebody leaves.
+pub async fn run(session: &Session, every: Duration) -> Result<(), Failure> {
+    let terminal = Terminal::open().plain()?;
+    let mut resized = signal(SignalKind::window_change()).plain()?;
+    let (updates, mut inbox) = mpsc::channel(QUEUE);
+    let nodes = session.each().to_vec();
+    let feed = Feed { clients: nodes.iter().map(|node| session.node(node)).collect(), updates };
+    let mut tasks = JoinSet::new();
+    feed.start(&mut tasks);
+    let mut keys = read_keys();
+    let mut state = State {
+        model: Model::new(&nodes),
+        feed,
+        shown: Screen::default(),
+        drawn: None,
+        dirty: true,
+        started: Instant::now(),
+        looks: JoinSet::new(),
+        service_log: None,
+    };
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let next = state.drawn.map_or_else(Instant::now, |drawn| drawn + DRAW_EVERY);
+        tokio::select! {
+            update = inbox.recv() => {
+                let mut update = update;
+                // Whatever has arrived makes one drawing.
+                while let Some(one) = update {
+                    state.dirty |= state.model.apply(one);
+                    update = inbox.try_recv().ok();
+                }
+            }
+            key = keys.recv() => match key.map(|key| state.model.press(key)) {
+                None | Some(Reaction::Quit) => return Ok(()),
+                Some(Reaction::Nothing) => {}
+                Some(Reaction::Draw) => state.draw(&terminal).plain()?,
+                Some(Reaction::Look) => {
+                    state.look_at_current(&mut tasks);
+                    state.draw(&terminal).plain()?;
+                }
+            },
+            _ = resized.recv() => state.draw(&terminal).plain()?,
+            _ = ticks.tick() => state.look_at_all(),
+            () = tokio::time::sleep_until(next), if state.dirty => state.draw(&terminal).plain()?,
+        }
+    }
+}
+
+struct State {
+    model: Model,
+    feed: Feed,
+    shown: Screen,
+    drawn: Option<Instant>,
+    dirty: bool,
+    started: Instant,
+    looks: JoinSet<()>,
+    service_log: Option<AbortHandle>,
+}
+
+impl State {
+    fn draw(&mut self, terminal: &Terminal) -> std::io::Result<()> {
+        let (width, height) = terminal.size();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let screen = view::draw(&self.model, width, height, now);
+        let changes = screen.changes(&self.shown);
+        if !changes.is_empty() {
+            terminal.write(&changes)?;
+        }
+        self.shown = screen;
+        self.drawn = Some(Instant::now());
+        self.dirty = false;
+        Ok(())
+    }
+
+    /// Asks all machines for their counters, unless the last round is still under way.
+    fn look_at_all(&mut self) {
+        while self.looks.try_join_next().is_some() {}
+        if !self.looks.is_empty() || self.model.paused {
+            return;
+        }
+        for node in 0..self.feed.clients.len() {
+            self.look(node);
+        }
+    }
+
+    fn look(&mut self, node: usize) {
+        let at = self.started.elapsed().as_secs_f64();
+        let processes = self.model.page == Page::Monitor && node == self.model.current;
+        let feed = self.feed.clone();
+        self.looks.spawn(async move { feed.look(node, at, processes).await });
+    }
+
+    /// Gets what the page and machine that are shown now need.
+    fn look_at_current(&mut self, tasks: &mut JoinSet<()>) {
+        let node = self.model.current;
+        if self.model.page == Page::Monitor {
+            self.look(node);
+        }
+        if self.model.page == Page::Logs {
+            if let Some(running) = self.service_log.take() {
+                running.abort();
+            }
+            let log = self.model.log.clone();
+            // The kernel's log is always followed.
+            if !log.is_empty() {
+                self.model.forget_log(node, &log);
+                self.service_log = Some(self.feed.log(tasks, node, &log));
+            }
+        }
+    }
+}
+
+/// Keys, read by a thread: a terminal cannot be waited for without changing it for others.
+fn read_keys() -> mpsc::Receiver<Key> {
+    let (sender, receiver) = mpsc::channel(KEYS);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 256];
+        while let Ok(length) = rustix::io::read(std::io::stdin(), &mut buffer) {
+            let pressed = keys::parse(&buffer[..length]);
+            if length == 0 || pressed.into_iter().any(|key| sender.blocking_send(key).is_err()) {
+                return;
+            }
+        }
+    });
+    receiver
+}

@@ -1,5 +1,6 @@
 //! Chores of the project: `cargo xtask <chore>`.
 
+mod compat;
 mod image;
 mod images;
 mod initramfs;
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask <chore>
 
 chores:
+  compat     write docs/compatibility.md, what became of each thing of the original
   image      build build/rootfs.squashfs, the root image of a node
   images     build build/images, the container images of a cluster as an OCI layout
   initramfs  build build/vm/initramfs.cpio for a virtual machine
@@ -20,10 +22,11 @@ chores:
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
+        Some("compat") => compat::run(&root()),
         Some("image") => image::run(&root(), &args[1..]),
         Some("images") => images::run(&root()),
         Some("initramfs") => initramfs::run(&root()),
-        Some("tidy") => tidy::run(&root()),
+        Some("tidy") => tidy::run(&root()).and_then(|()| compat::check(&root())),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);

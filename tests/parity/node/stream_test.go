@@ -17,11 +17,15 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// invoke calls a method by its path, over the client's own connection.
-func invoke(ctx context.Context, c *client.Client, path string) error {
+// connection gives the client's own connection, which the library keeps to itself.
+func connection(c *client.Client) grpc.ClientConnInterface {
 	field := reflect.ValueOf(c.MachineClient).Elem().FieldByName("cc")
-	conn := reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem().Interface().(grpc.ClientConnInterface)
-	return conn.Invoke(ctx, path, &emptypb.Empty{}, &emptypb.Empty{})
+	return reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem().Interface().(grpc.ClientConnInterface)
+}
+
+// invoke calls a method by its path.
+func invoke(ctx context.Context, c *client.Client, path string) error {
+	return connection(c).Invoke(ctx, path, &emptypb.Empty{}, &emptypb.Empty{})
 }
 
 // recvAll reads a stream to its end.

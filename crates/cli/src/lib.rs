@@ -11,6 +11,7 @@ pub mod files;
 pub mod follow;
 pub mod help;
 pub mod identity;
+pub mod kubeconfig;
 pub mod machineconfig;
 pub mod output;
 pub mod packets;

@@ -66,11 +66,19 @@ func setUp() error {
 	fleet.name = fmt.Sprintf("clients-%d", os.Getpid())
 	fleet.talosconfig = filepath.Join(home, ".talos", "config")
 	made := ours().run(3*time.Minute, "cluster", "create", "--name", fleet.name, "--cidr", "10.78.0.0/24",
-		"--controlplanes", "1", "--workers", "1")
+		"--controlplanes", "1", "--workers", "1", "--wait=false")
 	if made.status != 0 {
 		return fmt.Errorf("exit status %d: %s", made.status, made.stderr)
 	}
-	return nil
+	// What is compared needs machines that answer, not a cluster that is complete.
+	var last outcome
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		last = ours().run(10*time.Second, "-n", controlPlane+","+worker, "get", "machinestatus", "-o", "jsonpath={.spec.stage}")
+		if last.status == 0 && strings.Count(last.stdout, "running") == 2 {
+			return nil
+		}
+	}
+	return fmt.Errorf("the machines do not run: %s%s", last.stdout, last.stderr)
 }
 
 func tearDown() {

@@ -16,6 +16,7 @@ var (
 		regexp.MustCompile(`\b[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d\b`),
 		regexp.MustCompile(`\b\d+ (?:seconds?|minutes?|hours?|days?|weeks?|months?|years?) (?:ago|from now)\b`),
 	}
+	mac    = regexp.MustCompile(`\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b`)
 	digits = regexp.MustCompile(`[0-9]`)
 	xid    = regexp.MustCompile(`\b[0-9a-v]{20}\b`)
 	uuid   = regexp.MustCompile(`\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`)
@@ -27,6 +28,7 @@ var (
 // masked replaces what is different on every run and keeps the width of everything.
 func masked(text string, allDigits bool) string {
 	text = xid.ReplaceAllString(text, "XXXXXXXXXXXXXXXXXXXX")
+	text = mac.ReplaceAllString(text, "00:00:00:00:00:00")
 	text = uuid.ReplaceAllString(text, "00000000-0000-0000-0000-000000000000")
 	for _, pattern := range measured {
 		text = pattern.ReplaceAllStringFunc(text, func(found string) string {
@@ -73,9 +75,10 @@ func stored(c comparison, out outcome) string {
 		body = c.normalize(body)
 	}
 	for i, line := range strings.Split(strings.TrimRight(sorted(body), "\n"), "\n") {
-		if i > 0 && c.keep != nil && !c.keep.MatchString(line) {
+		if (i > 0 || c.headless) && c.keep != nil && !c.keep.MatchString(line) {
 			continue
 		}
+		line = measured[1].ReplaceAllString(line, "DURATION")
 		line = strings.TrimRight(spaces.ReplaceAllString(line, " "), " ")
 		text.WriteString(ownNames(number.ReplaceAllString(line, "0")) + "\n")
 	}

@@ -1,6 +1,6 @@
 //! `kubeconfig`, `health`, `upgrade-k8s`, `rotate-ca`, `conformance`: commands about the Kubernetes cluster.
 
-use std::io::Read as _;
+use std::io::{BufRead as _, IsTerminal as _, Read as _, stdin, stdout};
 use std::path::{Path, PathBuf};
 
 use ichor_wire::cluster::{ClusterInfo, HealthCheckProgress, HealthCheckRequest};
@@ -8,6 +8,7 @@ use ichor_wire::cluster::{ClusterInfo, HealthCheckProgress, HealthCheckRequest};
 use crate::explain;
 use crate::failure::{Context, Failure};
 use crate::files;
+use crate::kubeconfig::{self, Decision, Kind};
 use crate::parse::Call;
 use crate::print;
 use crate::session::{Session, StreamErrors, block_on, warn_of_old_versions};
@@ -16,13 +17,16 @@ use crate::table::{Args, Command, Complete, Flag, Group};
 /// The most a kubeconfig may take.
 const KUBECONFIG_MAX: u64 = 1024 * 1024;
 
+/// How often a question is asked again.
+const QUESTIONS_MAX: usize = 5;
+
 /// `kubeconfig`.
 pub static KUBECONFIG: Command = Command {
     name: "kubeconfig",
     group: Group::Machines,
     about: "Fetch the administrator's kubeconfig",
     long: "Fetches the administrator's kubeconfig from a control plane machine. Without a path it goes to the file\n\
-           of KUBECONFIG or to ~/.kube/config; with --merge=false `-` prints it.",
+           of KUBECONFIG or to ~/.kube/config, beside what is there; with --merge=false `-` prints it.",
     examples: &["kubeconfig --merge=false -", "kubeconfig ./kubeconfig"],
     args: Args::between("[local-path]", 0, 1).complete(&[Complete::File]),
     flags: &[
@@ -30,7 +34,7 @@ pub static KUBECONFIG: Command = Command {
         Flag::text("force-context-name", "name of the context"),
         Flag::switch("merge", "add to a file that exists").short('m').default("true"),
     ],
-    run: Some(kubeconfig),
+    run: Some(fetch_kubeconfig),
     ..Command::EMPTY
 };
 
@@ -182,7 +186,7 @@ fn default_path() -> Result<PathBuf, Failure> {
     }
 }
 
-fn kubeconfig(call: &Call) -> Result<(), Failure> {
+fn fetch_kubeconfig(call: &Call) -> Result<(), Failure> {
     let target = target(call)?;
     if let Some(path) = target.as_deref().filter(|path| path.exists())
         && !call.on("merge")
@@ -197,14 +201,41 @@ fn kubeconfig(call: &Call) -> Result<(), Failure> {
         let content = fetch(&session, call).await?;
         match target {
             None => print(&String::from_utf8_lossy(&content)),
-            Some(path) if path.exists() && call.on("merge") => Err(Failure::new(format!(
-                "{} exists, and adding to a kubeconfig is not there yet",
-                path.display()
-            ))
-            .hint("write another file with `ichorctl kubeconfig --merge=false FILE`")),
+            Some(path) if path.exists() && call.on("merge") => add(call, &path, &content),
             Some(path) => files::write(&path, &content, 0o600),
         }
     })
+}
+
+/// Adds the machine's entries to a file.
+fn add(call: &Call, path: &Path, content: &[u8]) -> Result<(), Failure> {
+    let old = files::read(path)?;
+    let old = std::str::from_utf8(&old).context(format!("read {}", path.display()))?;
+    let new = std::str::from_utf8(content).context("read the machine's kubeconfig")?;
+    let decide = |kind: Kind, name: &str| match (call.on("force"), stdout().is_terminal()) {
+        (true, _) => Ok(Decision::Overwrite),
+        (false, false) => Ok(Decision::Rename),
+        (false, true) => ask(kind, name),
+    };
+    let (text, renamed) = kubeconfig::merge(old, new, call.some_text("force-context-name"), decide)?;
+    files::write(path, text.as_bytes(), 0o600)?;
+    print(&renamed.iter().map(|line| format!("{line}\n")).collect::<String>())
+}
+
+fn ask(kind: Kind, name: &str) -> Result<Decision, Failure> {
+    for _ in 0..QUESTIONS_MAX {
+        print(&format!("{} {name:?} already exists [(r)ename/(o)verwrite]: ", kind.asked))?;
+        let mut answer = String::new();
+        if stdin().lock().read_line(&mut answer).context("read the answer")? == 0 {
+            break;
+        }
+        match answer.trim().to_lowercase().as_str() {
+            "r" | "rename" => return Ok(Decision::Rename),
+            "o" | "overwrite" => return Ok(Decision::Overwrite),
+            _ => {}
+        }
+    }
+    Err(Failure::new("no answer; nothing was changed").hint("--force overwrites without asking"))
 }
 
 fn health(call: &Call) -> Result<(), Failure> {

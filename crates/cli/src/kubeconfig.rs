@@ -1,0 +1,228 @@
+//! Adds the entries of one kubeconfig to another. No I/O here.
+
+use std::collections::BTreeMap;
+
+use ichor_yaml::{Node, Value};
+
+use crate::failure::{Context, Failure};
+use crate::output::json;
+
+/// A list of a kubeconfig: its key, the key of an entry's content, and how people call an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    list: &'static str,
+    content: &'static str,
+    /// How questions call it.
+    pub asked: &'static str,
+    told: &'static str,
+}
+
+const CLUSTERS: Kind = Kind { list: "clusters", content: "cluster", asked: "cluster", told: "cluster" };
+const USERS: Kind = Kind { list: "users", content: "user", asked: "auth", told: "auth info" };
+const CONTEXTS: Kind = Kind { list: "contexts", content: "context", asked: "context", told: "context" };
+
+/// What becomes of an entry whose name is taken by another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// It takes the place.
+    Overwrite,
+    /// It gets a number.
+    Rename,
+}
+
+/// The old text with the entries of the new one, and a line for everything that got another name.
+pub fn merge(
+    old: &str,
+    new: &str,
+    context_name: Option<&str>,
+    mut decide: impl FnMut(Kind, &str) -> Result<Decision, Failure>,
+) -> Result<(String, Vec<String>), Failure> {
+    let mut into = root(old).context("read the kubeconfig that is there")?;
+    let from = root(new).context("read the machine's kubeconfig")?;
+    let mut renamed = Vec::new();
+    let mut clusters: BTreeMap<String, String> = BTreeMap::new();
+    for (name, content) in entries(&from, CLUSTERS) {
+        let taken = place(&into, CLUSTERS, name, content, &mut decide)?;
+        clusters.insert(name.to_owned(), taken);
+    }
+    let mut users: BTreeMap<String, String> = BTreeMap::new();
+    for (name, content) in entries(&from, USERS) {
+        let wanted = replaced(name, &clusters);
+        let taken = place(&into, USERS, &wanted, content, &mut decide)?;
+        users.insert(name.to_owned(), taken);
+    }
+    let mut contexts = Vec::new();
+    for (name, content) in entries(&from, CONTEXTS) {
+        let mut content = content.clone();
+        for (key, names) in [("cluster", &clusters), ("user", &users)] {
+            let mapped = content.get(key).and_then(Node::as_str).and_then(|name| names.get(name));
+            if let Some(mapped) = mapped.cloned() {
+                set(&mut content, key, Node::string(mapped));
+            }
+        }
+        let wanted = context_name.map_or_else(|| replaced(name, &users), str::to_owned);
+        let taken = place(&into, CONTEXTS, &wanted, &content, &mut decide)?;
+        contexts.push((name.to_owned(), taken, content));
+    }
+    let mut tell = |kind: Kind, name: &str, taken: &str| {
+        if name != taken {
+            renamed.push(format!("renamed {} {name:?} -> {taken:?}", kind.told));
+        }
+    };
+    for (kind, names) in [(CLUSTERS, &clusters), (USERS, &users)] {
+        for (name, content) in entries(&from, kind) {
+            let taken = &names[name];
+            tell(kind, name, taken);
+            put(&mut into, kind, taken, content.clone());
+        }
+    }
+    for (name, taken, content) in contexts {
+        tell(CONTEXTS, &name, &taken);
+        put(&mut into, CONTEXTS, &taken, content);
+        set(&mut into, "current-context", Node::string(taken));
+    }
+    for (key, value) in [("apiVersion", "v1"), ("kind", "Config")] {
+        if into.get(key).is_none() {
+            set(&mut into, key, Node::string(value));
+        }
+    }
+    Ok((ichor_yaml::emit(&into), renamed))
+}
+
+fn root(text: &str) -> Result<Node, ichor_yaml::Error> {
+    let document = ichor_yaml::parse(text)?.into_iter().next();
+    let root = document.map(|document| document.root).filter(|root| root.as_map().is_some());
+    Ok(root.unwrap_or_else(|| Node::map(Vec::new())))
+}
+
+/// Names and contents of a list.
+fn entries(root: &Node, kind: Kind) -> Vec<(&str, &Node)> {
+    let items = root.get(kind.list).and_then(Node::as_seq).unwrap_or_default();
+    items.iter().filter_map(|item| Some((item.get("name")?.as_str()?, item.get(kind.content)?))).collect()
+}
+
+/// The name an entry gets: its own, unless another one has it and may keep it.
+fn place(
+    into: &Node,
+    kind: Kind,
+    name: &str,
+    content: &Node,
+    decide: &mut impl FnMut(Kind, &str) -> Result<Decision, Failure>,
+) -> Result<String, Failure> {
+    let there = entries(into, kind);
+    let Some((_, known)) = there.iter().find(|(taken, _)| *taken == name) else { return Ok(name.to_owned()) };
+    if json::from_yaml(known) == json::from_yaml(content) || decide(kind, name)? == Decision::Overwrite {
+        return Ok(name.to_owned());
+    }
+    let free = (1_u32..).map(|number| format!("{name}-{number}"));
+    let mut free = free.filter(|name| there.iter().all(|(taken, _)| taken != name));
+    Ok(free.next().unwrap_or_else(|| name.to_owned()))
+}
+
+/// `name` with every renamed part in it renamed.
+fn replaced(name: &str, names: &BTreeMap<String, String>) -> String {
+    names.iter().fold(name.to_owned(), |name, (old, new)| name.replace(old.as_str(), new))
+}
+
+fn set(node: &mut Node, key: &str, value: Node) {
+    let Value::Map(entries) = &mut node.value else { return };
+    match entries.iter_mut().find(|(name, _)| name.as_str() == Some(key)) {
+        Some((_, old)) => *old = value,
+        None => entries.push((Node::string(key), value)),
+    }
+}
+
+fn put(root: &mut Node, kind: Kind, name: &str, content: Node) {
+    let item =
+        Node::map(vec![(Node::string("name"), Node::string(name)), (Node::string(kind.content), content)]);
+    let Value::Map(map) = &mut root.value else { return };
+    let list = map.iter_mut().find(|(key, _)| key.as_str() == Some(kind.list)).map(|(_, list)| list);
+    match list {
+        Some(Node { value: Value::Seq(items), .. }) => {
+            items.retain(|item| item.get("name").and_then(Node::as_str) != Some(name));
+            items.push(item);
+        }
+        // An empty list may also be written as null.
+        _ => set(root, kind.list, Node::seq(vec![item])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    fn config(cluster: &str, server: &str) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\nclusters:\n    - name: {cluster}\n      cluster:\n        server: {server}\n\
+             users:\n    - name: admin@{cluster}\n      user:\n        token: {server}\n\
+             contexts:\n    - name: admin@{cluster}\n      context:\n        cluster: {cluster}\n        user: admin@{cluster}\n\
+             current-context: admin@{cluster}\n"
+        )
+    }
+
+    #[test]
+    fn a_taken_name_gets_a_number_everywhere() {
+        let (text, renamed) =
+            merge(&config("lab", "https://a"), &config("lab", "https://b"), None, |_, _| {
+                Ok(Decision::Rename)
+            })
+            .unwrap();
+        assert_eq!(
+            renamed,
+            [
+                r#"renamed cluster "lab" -> "lab-1""#,
+                r#"renamed auth info "admin@lab" -> "admin@lab-1""#,
+                r#"renamed context "admin@lab" -> "admin@lab-1""#
+            ]
+        );
+        expect![[r#"
+            apiVersion: v1
+            kind: Config
+            clusters:
+                - name: lab
+                  cluster:
+                    server: https://a
+                - name: lab-1
+                  cluster:
+                    server: https://b
+            users:
+                - name: admin@lab
+                  user:
+                    token: https://a
+                - name: admin@lab-1
+                  user:
+                    token: https://b
+            contexts:
+                - name: admin@lab
+                  context:
+                    cluster: lab
+                    user: admin@lab
+                - name: admin@lab-1
+                  context:
+                    cluster: lab-1
+                    user: admin@lab-1
+            current-context: admin@lab-1
+        "#]]
+        .assert_eq(&text);
+    }
+
+    #[test]
+    fn the_same_again_changes_nothing_and_force_overwrites() {
+        let old = config("lab", "https://a");
+        let (text, renamed) = merge(&old, &old, None, |_, _| panic!("there is no conflict")).unwrap();
+        assert_eq!((text, renamed), (old.clone(), Vec::new()));
+        let (text, _) =
+            merge(&old, &config("lab", "https://b"), None, |_, _| Ok(Decision::Overwrite)).unwrap();
+        assert_eq!(text, config("lab", "https://b"));
+    }
+
+    #[test]
+    fn an_empty_file_takes_everything_and_the_context_may_be_named() {
+        let (text, renamed) =
+            merge("", &config("lab", "https://a"), Some("mine"), |_, _| Ok(Decision::Rename)).unwrap();
+        assert!(text.contains("current-context: mine\n"), "{text}");
+        assert_eq!(renamed, [r#"renamed context "admin@lab" -> "mine""#]);
+    }
+}

@@ -134,6 +134,22 @@ impl Diagnostic {
     }
 }
 
+/// A problem that a node told of in a text it was sent, as [`Diagnostic::placed`] writes it: the place is looked up
+/// in the text.
+pub fn told_of(line: &str, text: &str) -> Option<Diagnostic> {
+    let (number, rest) = line.strip_prefix("line ")?.split_once(", column ")?;
+    let (column, message) = rest.split_once(": ").unwrap_or((rest, ""));
+    let (line, column): (u32, u32) = (number.parse().ok()?, column.parse().ok()?);
+    let start: usize = text.split_inclusive('\n').take((line as usize).checked_sub(1)?).map(str::len).sum();
+    let before: usize =
+        text.get(start..)?.chars().take((column as usize).checked_sub(1)?).map(char::len_utf8).sum();
+    let offset = u32::try_from(start + before).ok()?;
+    // The word at the place is what the caret goes under.
+    let word = text.get(start + before..)?.find([' ', ':', ',', '\n', ']', '}']).unwrap_or(0).max(1);
+    let span = Span { line, column, offset, end: offset + word as u32 };
+    Some(Diagnostic { span, ..Diagnostic::error(Stage::Validate, message) })
+}
+
 /// The line of a text that a place is in.
 fn line_at<'t>(text: &'t str, span: &Span) -> Option<&'t str> {
     let offset = (span.offset as usize).min(text.len());
@@ -201,6 +217,10 @@ impl Diagnostics {
     pub fn answer(&self) -> String {
         let (words, places) = (self.to_string(), self.positions());
         let words = bounded(words.trim_end());
+        // A text that does not parse has one problem, which has just been told.
+        if let [Diagnostic { stage: Stage::Syntax | Stage::Stream, span, help: None, .. }] = &self.items[..] {
+            return format!("{words}\n\nline {}, column {}", span.line, span.column);
+        }
         if places.is_empty() { words } else { format!("{words}\n\n{}", bounded(places.trim_end())) }
     }
 }

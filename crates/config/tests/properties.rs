@@ -102,6 +102,28 @@ fn merging_nothing_changes_nothing() {
     }
 }
 
+/// Merging documents into others, or why that is not possible.
+fn merged(left: &Documents, right: &Documents) -> Option<Documents> {
+    StrategicPatch::from_documents(right.iter().cloned()).apply(left.clone()).ok()
+}
+
+#[test]
+fn merging_is_associative() {
+    let all: Vec<Documents> = streams(17).collect();
+    let mut compared = 0;
+    for (round, triple) in all.windows(3).enumerate() {
+        let [a, b, c] = triple else { continue };
+        // What cannot be merged one way need not be possible the other way: an error in between ends it.
+        let (Some(ab), Some(bc)) = (merged(a, b), merged(b, c)) else { continue };
+        let (Some(left), Some(right)) = (merged(&ab, c), merged(a, &bc)) else { continue };
+        compared += 1;
+        let (left, right) = (left.encode(CommentMode::None), right.encode(CommentMode::None));
+        let difference = ichor_config::diff::diff_text(&left, &right);
+        assert!(difference.is_empty(), "round {round}\n{difference}");
+    }
+    assert!(compared > ROUNDS / 2, "{compared} compared");
+}
+
 #[test]
 fn damaged_texts_are_refused_or_read_but_never_panic() {
     let mut random = Random::new(setting("ICHOR_FUZZ_SEED", 15));

@@ -119,7 +119,7 @@ fn a_configuration_is_whole_whenever_the_node_dies() {
     fs::write(&wrong, base.replacen("machine:\n", "machine:\n    tpye: worker\n", 1)).unwrap();
     let told = fleet.fails(&["-n", &node, "apply-config", "-f", wrong.to_str().unwrap()]).unwrap();
     let line = base.lines().position(|line| line == "machine:").unwrap() + 2;
-    assert!(told.contains(&format!("line {line}, column 5: ")), "{told}");
+    assert!(told.contains(&format!("wrong.yaml:{line}:5")), "{told}");
     assert_eq!(fs::read_to_string(&file).unwrap(), base);
 
     // Two configurations of some size, so that writing takes a moment.

@@ -1,5 +1,7 @@
 //! `apply-config`: sends a configuration to machines.
 
+use ichor_config::Diagnostic;
+use ichor_config::diagnostic::told_of;
 use ichor_wire::machine::apply_configuration_request::Mode;
 use ichor_wire::machine::{ApplyConfiguration, ApplyConfigurationRequest};
 
@@ -94,6 +96,22 @@ pub fn tell(node: &str, reply: &ApplyConfiguration) {
     }
 }
 
+/// A refusal with the places that the machine names, shown in what was sent to it.
+fn pointed(failure: Failure, file: &str, sent: &str) -> Failure {
+    let told = failure.to_string();
+    let mut items: Vec<Diagnostic> = told.lines().filter_map(|line| told_of(line, sent)).collect();
+    let refusal = ["failed to parse config", "configuration validation failed"];
+    let head = refusal.iter().find_map(|words| Some(told.find(words)? + words.len()));
+    let (Some(head), false) = (head, items.is_empty()) else { return failure };
+    // A single problem may have been told in the first sentence only.
+    let rest = told[head..].trim_start_matches(": ").split("\n\nline ").next().unwrap_or_default();
+    for item in items.iter_mut().filter(|item| item.message.is_empty()) {
+        item.message = rest.to_owned();
+    }
+    let shown: Vec<String> = items.iter().map(|item| item.render(file, sent)).collect();
+    Failure::new(format!("{}\n\n{}", &told[..head], shown.join("\n").trim_end())).whole()
+}
+
 fn run(call: &Call) -> Result<(), Failure> {
     if let Some(word) = call.args.first()
         && !["machineconfig", "mc", "config"].contains(&word.as_str())
@@ -110,6 +128,7 @@ fn run(call: &Call) -> Result<(), Failure> {
         return Err(Failure::new("--cert-fingerprint is only for --insecure"));
     }
     let data = machineconfig::patched_file(file, files::read_or_stdin(file)?, &call.list("config-patch"))?;
+    let sent = String::from_utf8_lossy(&data).into_owned();
     let request = request(call, data)?;
     block_on(async {
         let session = if call.on("insecure") {
@@ -119,7 +138,8 @@ fn run(call: &Call) -> Result<(), Failure> {
         };
         let reply = session.ask(session.all().machine().apply_configuration(request)).await;
         let doing = "error applying new configuration";
-        for (node, reply) in session.gather(doing, reply.map(|reply| reply.into_inner().messages))? {
+        let replies = session.gather(doing, reply.map(|reply| reply.into_inner().messages));
+        for (node, reply) in replies.map_err(|failure| pointed(failure, file, &sent))? {
             tell(&node, &reply);
         }
         Ok(())

@@ -172,3 +172,35 @@ fn a_refused_edit_is_kept_for_the_next_try() {
     assert!(text.contains("new.token") && text.contains("#   rpc error: code = InvalidArgument"), "{text}");
     std::fs::remove_file(kept).unwrap();
 }
+
+#[test]
+fn a_refusal_is_shown_in_the_file_that_was_sent() {
+    let text = "version: v1alpha1\nmachine:\n    type: wroker\n    kubelet:\n        imagge: a\n";
+    let fake = Methods::default()
+        .on(APPLY, |seen| {
+            let request: ApplyConfigurationRequest = seen.decode();
+            let problems = ichor_config::Documents::load(&request.data).unwrap_err();
+            let message = format!("failed to parse config: {}", problems.answer());
+            Answer::error(Code::InvalidArgument, &message.replace('\n', "%0A"))
+        })
+        .start(&["10.0.0.1"]);
+    std::fs::write(fake.home().join("a.yaml"), text).unwrap();
+    let refused = fake.run(&["apply-config", "--file", "a.yaml"]);
+    expect![[r#"
+        --- stderr
+        error applying new configuration: rpc error: code = InvalidArgument desc = failed to parse config
+
+        error: unknown key "imagge" in machine.kubelet (did you mean "image"?)
+          --> a.yaml:5:9
+           |
+         5 |         imagge: a
+           |         ^^^^^^
+        --- exit 1
+    "#]]
+    .assert_eq(&refused.text());
+
+    std::fs::write(fake.home().join("a.yaml"), "machine:\n  type: a\n  type: b\n").unwrap();
+    let refused = fake.run(&["apply-config", "--file", "a.yaml"]);
+    assert!(refused.err.contains("error: decode error: yaml: line 3: mapping key"), "{refused:?}");
+    assert!(refused.err.contains("--> a.yaml:3:3\n"), "{refused:?}");
+}

@@ -29,7 +29,7 @@ const LAYERS: &[(u8, &[&str])] = &[
         ],
     ),
     (1, &["cosi", "rpc", "observe"]),
-    (2, &["sys", "net", "block", "image", "registry", "containerd"]),
+    (2, &["sys", "net", "block", "image", "registry", "discovery", "containerd"]),
     (
         3,
         &[

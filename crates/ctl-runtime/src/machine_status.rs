@@ -164,7 +164,8 @@ fn pod_problem(pod: &StaticPodStatus) -> Option<&'static str> {
 
 fn node_ready(seen: &Seen) -> Option<String> {
     // Without Kubernetes, before the node has a name, and where it stays out, there is nothing to wait for.
-    let nodename = seen.nodename.as_ref().filter(|nodename| seen.kubernetes && !nodename.skip_node_registration)?;
+    let nodename =
+        seen.nodename.as_ref().filter(|nodename| seen.kubernetes && !nodename.skip_node_registration)?;
     match &seen.node {
         None => Some(format!("node {:?} status is not available yet", nodename.nodename)),
         Some(node) if !node.node_ready => Some(format!("node {:?} is not ready", nodename.nodename)),

@@ -74,7 +74,7 @@ fn target(node: &Node, request: &WhyRequest) -> Result<Target, Status> {
     }
     let wanted = target.to_lowercase();
     let answers = |definition: &&&Definition| {
-        definition.id() == wanted || definition.all_aliases().iter().any(|alias| *alias == wanted)
+        definition.id() == wanted || definition.all_aliases().contains(&wanted)
     };
     let definitions = node.state.definitions();
     let found: Vec<&&'static Definition> = definitions.iter().filter(answers).collect();

@@ -93,6 +93,24 @@ fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
         "{mounts}"
     );
 
+    // The daemons are confined here as in a sandbox, by the unified control groups.
+    for (group, file, expected) in [
+        ("apid", "memory.max", "134217728"),
+        ("apid", "memory.swap.max", "0"),
+        ("apid", "memory.min", "16777216"),
+        ("apid", "pids.max", "64"),
+    ] {
+        let found = node(&["read", &format!("/sys/fs/cgroup/system/{group}/{file}")]).unwrap();
+        assert_eq!(found.trim(), expected, "{group} {file}");
+    }
+    let pid = node(&["read", "/sys/fs/cgroup/system/apid/cgroup.procs"]).unwrap();
+    let status = node(&["read", &format!("/proc/{}/status", pid.trim())]).unwrap();
+    for line in ["Uid:\t50\t50\t50\t50", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+        assert!(status.contains(line), "{line:?} in {status}");
+    }
+    let seen = node(&["read", &format!("/proc/{}/mountinfo", pid.trim())]).unwrap();
+    assert!(!seen.contains("/system/state") && !seen.contains(" / / rw"), "{seen}");
+
     // A real reboot: without disks the machine comes back to maintenance mode, with a new boot id.
     let boot_id = node(&["read", "/proc/sys/kernel/random/boot_id"]).unwrap();
     node(&["reboot", "--wait=false"]).unwrap();

@@ -1,10 +1,10 @@
-//! The ingress firewall: what the configuration lets in, as chains. Programming the kernel with them is not there
-//! yet; that is said for as long as there are any.
+//! The ingress firewall: what the configuration lets in, as chains, and the kernel programmed with them.
 
 use ichor_config::Document;
 use ichor_config::kinds::firewall::{DefaultAction, NetworkRuleConfig, Protocol as RuleProtocol};
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, shared, weak};
 use ichor_ctl::Configuration;
+use ichor_net::nftables::Chain;
 use ichor_resource::network::{
     ConntrackState, ICMPType, MatchOperator, NfTablesAddressMatch, NfTablesChain, NfTablesChainHook,
     NfTablesChainPriority, NfTablesConntrackStateMatch, NfTablesICMPTypeMatch, NfTablesIfNameMatch,
@@ -16,8 +16,16 @@ use ipnet::IpNet;
 
 use crate::documents;
 use crate::host_dns::SERVICE;
+use crate::ports::Kernel;
 use crate::settings::Settings;
+use crate::trouble::Troubles;
 
+pub mod compile;
+
+use compile::compile;
+
+/// Our table; whatever is in it is ours.
+const TABLE: &str = "talos";
 /// Links that are always let in.
 const TRUSTED: [&str; 3] = ["lo", "siderolink", "kubespan"];
 /// ICMP packets a second.
@@ -226,11 +234,23 @@ impl Controller for NfTablesChainConfigController {
     }
 }
 
-/// Says that chains are not in the kernel yet.
-#[derive(Debug, Default)]
-pub struct NfTablesChainController;
+/// Programs the kernel with all chains there are, in one table.
+#[derive(Debug)]
+pub struct NfTablesChainController<K> {
+    kernel: K,
+    troubles: Troubles,
+    /// What the kernel was last programmed with.
+    held: Option<Vec<Chain>>,
+}
 
-impl Controller for NfTablesChainController {
+impl<K> NfTablesChainController<K> {
+    /// Programs this kernel.
+    pub fn new(kernel: K) -> Self {
+        Self { kernel, troubles: Troubles::default(), held: None }
+    }
+}
+
+impl<K: Kernel> Controller for NfTablesChainController<K> {
     const NAME: &'static str = "network.NfTablesChainController";
 
     fn inputs(&self) -> Vec<Input> {
@@ -242,14 +262,28 @@ impl Controller for NfTablesChainController {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        let chains = ctx.list::<NfTablesChain>()?;
-        if !chains.is_empty() {
-            let names: Vec<_> = chains.iter().map(|chain| chain.id().as_str()).collect();
-            ctx.trouble(format!(
-                "the firewall does not filter: this system cannot program the chains {} yet",
-                names.join(", ")
-            ));
+        let mut chains = Vec::new();
+        for chain in ctx.list::<NfTablesChain>()?.iter().filter(|chain| chain.meta().is_running()) {
+            match compile(chain.id(), chain) {
+                Ok(chain) => chains.push(chain),
+                Err(error) => self.troubles.refused(error),
+            }
         }
+        if self.held.as_ref() != Some(&chains) {
+            match self.kernel.filter(TABLE, &chains) {
+                Ok(()) => {
+                    if !chains.is_empty() || self.held.is_some() {
+                        tracing::info!(chains = chains.len(), "programmed the firewall");
+                    }
+                    self.held = Some(chains);
+                }
+                Err(error) => {
+                    self.held = None;
+                    self.troubles.refused(error);
+                }
+            }
+        }
+        self.troubles.show(ctx);
         Ok(())
     }
 }

@@ -129,7 +129,7 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(source::vip::OperatorVIPConfigController { cmdline: cmdline.clone() })?;
     runtime.register(source::time_server::TimeServerConfigController { cmdline })?;
     runtime.register(firewall::NfTablesChainConfigController)?;
-    runtime.register(firewall::NfTablesChainController)?;
+    runtime.register(firewall::NfTablesChainController::new(kernel.clone()))?;
     runtime.register(alias::LinkAliasConfigController)?;
     runtime.register(alias::LinkAliasSpecController::new(kernel.clone(), devices))?;
     runtime.register(ethernet::EthernetConfigController)?;

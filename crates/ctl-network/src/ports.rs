@@ -10,6 +10,7 @@ use ichor_net::NetError;
 use ichor_net::address::Address;
 use ichor_net::link::ethtool::{self, Driver, Ethernet, Mode};
 use ichor_net::link::{Bridge, Link, Vlan};
+use ichor_net::nftables::Chain;
 use ichor_net::route::Route;
 use ichor_net::watch::Topics;
 use ichor_net::{dhcp4, dhcp6};
@@ -61,6 +62,9 @@ pub trait Kernel: Clone + Send + Sync + 'static {
         link: &Link,
         address: std::net::Ipv4Addr,
     ) -> impl Future<Output = io::Result<Option<[u8; 6]>>> + Send;
+
+    /// Replaces a table of the packet filter by one with these chains.
+    fn filter(&self, table: &str, chains: &[Chain]) -> Result<(), NetError>;
 
     /// Installs a route.
     fn add_route(&self, route: &Route) -> impl Future<Output = Result<(), NetError>> + Send;

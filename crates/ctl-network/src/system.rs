@@ -15,7 +15,7 @@ use ichor_net::link::ethtool::{self, Ethernet, Ethtool};
 use ichor_net::link::{self, Link};
 use ichor_net::route::{self, Route};
 use ichor_net::watch::{Topics, Watcher};
-use ichor_net::{NetError, Netlink, arp, dhcp4, dhcp6};
+use ichor_net::{NetError, Netlink, arp, dhcp4, dhcp6, nftables};
 use rustix::mount::MountFlags;
 
 use crate::ports::{Dhcp, Host, Kernel, LinkChange, LinkHardware, NewLink, Running, Throttle};
@@ -107,6 +107,10 @@ impl Kernel for SystemKernel {
 
     async fn probe(&self, link: &Link, address: Ipv4Addr) -> io::Result<Option<[u8; 6]>> {
         arp::probe(link.index, ethernet(link)?, address).await
+    }
+
+    fn filter(&self, table: &str, chains: &[nftables::Chain]) -> Result<(), NetError> {
+        nftables::program(table, chains)
     }
 
     async fn add_route(&self, route: &Route) -> Result<(), NetError> {

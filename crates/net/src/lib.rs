@@ -15,6 +15,7 @@ mod kept;
 pub mod link;
 pub mod netlink;
 pub mod netns;
+pub mod nftables;
 mod raw;
 pub mod route;
 pub mod rule;

@@ -191,7 +191,7 @@ pub(crate) fn open_socket(groups: u32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-fn set_option(fd: &OwnedFd, option: libc::c_int) {
+pub(crate) fn set_option(fd: &OwnedFd, option: libc::c_int) {
     let on: libc::c_int = 1;
     // SAFETY: the descriptor is open and the pointer and length describe `on`, alive for the call.
     unsafe {

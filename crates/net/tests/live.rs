@@ -187,3 +187,87 @@ fn a_link_tells_and_takes_ethernet_settings_and_an_alias() {
         assert_eq!(link::find(&nl, "v0").await.unwrap().unwrap().alias, "");
     });
 }
+
+#[test]
+fn a_filter_lets_in_what_it_names_and_goes_without_a_trace() {
+    use ichor_net::nftables::{self, Chain, Field, Set, Step};
+    use std::net::{SocketAddr, TcpStream};
+    use std::os::fd::AsFd;
+    in_fresh_namespace(|| async {
+        let nl = Netlink::open().unwrap();
+        let other = netns::create().unwrap();
+        link::create_veth_pair(&nl, "v0", "v1", Some(other.as_fd())).await.unwrap();
+        let inside = Netlink::open_in(other.as_fd()).unwrap();
+        link::add_address(&nl, "v0", "10.5.0.1/24".parse().unwrap()).await.unwrap();
+        link::add_address(&inside, "v1", "10.5.0.2/24".parse().unwrap()).await.unwrap();
+        link::set_up(&nl, "v0", true).await.unwrap();
+        link::set_up(&inside, "v1", true).await.unwrap();
+        let good = std::net::TcpListener::bind("10.5.0.1:8080").unwrap();
+        let bad = std::net::TcpListener::bind("10.5.0.1:9090").unwrap();
+        let reach = |port: u16| {
+            let to = SocketAddr::from(([10, 5, 0, 1], port));
+            netns::run_in(other.as_fd(), move || {
+                TcpStream::connect_timeout(&to, Duration::from_millis(400)).is_ok()
+            })
+            .unwrap()
+        };
+        // The kernel takes its time to notice the carrier.
+        assert!((0..20).any(|_| reach(8080)) && reach(9090));
+        let port = |port: u16| port.to_be_bytes().to_vec();
+        let source = [10, 5, 0, 0].to_vec();
+        let chain = Chain {
+            name: "ingress".into(),
+            kind: "filter".into(),
+            hook: 1,
+            priority: -140,
+            accept: false,
+            rules: vec![
+                vec![
+                    Step::Load(Field::InName),
+                    Step::In(
+                        Set::Values(vec![{
+                            let mut name = b"lo".to_vec();
+                            name.resize(16, 0);
+                            name
+                        }]),
+                        false,
+                    ),
+                    Step::Count,
+                    Step::Verdict(true),
+                ],
+                vec![
+                    Step::Load(Field::ConntrackState),
+                    Step::Bits { mask: 2 | 4, xor: 0 },
+                    Step::NotEqual(vec![0; 4]),
+                    Step::Verdict(true),
+                ],
+                vec![
+                    Step::Load(Field::Protocol),
+                    Step::Equal(vec![6]),
+                    Step::Load(Field::Family),
+                    Step::Equal(vec![2]),
+                    Step::Load(Field::Network(12, 4)),
+                    Step::In(Set::Ranges(vec![(source, [10, 5, 0, 255].to_vec())]), false),
+                    Step::Load(Field::Transport(2, 2)),
+                    Step::In(Set::Ranges(vec![(port(22), port(22)), (port(8000), port(8999))]), false),
+                    Step::Limit(1000),
+                    Step::Count,
+                    Step::Verdict(true),
+                ],
+            ],
+        };
+        for _ in 0..2 {
+            nftables::program("talos", std::slice::from_ref(&chain)).unwrap();
+            assert!(reach(8080), "let in");
+            assert!(!reach(9090), "kept out");
+        }
+        let wrong = Chain { kind: "warp".into(), ..chain };
+        let error = nftables::program("talos", &[wrong]).unwrap_err();
+        assert_eq!(error.to_string(), "program table talos");
+        assert!(!reach(9090), "a refused change changes nothing");
+        nftables::program("talos", &[]).unwrap();
+        nftables::program("talos", &[]).unwrap();
+        assert!(reach(9090));
+        drop((good, bad));
+    });
+}

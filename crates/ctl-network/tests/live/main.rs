@@ -3,6 +3,7 @@
 
 mod configuration;
 mod dns;
+mod firewall;
 mod leases;
 mod node;
 mod static_network;

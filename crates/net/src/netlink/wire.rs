@@ -145,7 +145,7 @@ impl<'a> Iterator for Answers<'a> {
     }
 }
 
-fn error_of(payload: &[u8], flags: u16) -> Result<(), KernelError> {
+pub(crate) fn error_of(payload: &[u8], flags: u16) -> Result<(), KernelError> {
     let code = u32_at(payload, 0).map_or(0, u32::cast_signed);
     if code >= 0 {
         return Ok(());

@@ -170,7 +170,7 @@ fn answer(question: &[u8; 48]) -> [u8; 48] {
     const AHEAD: u64 = 2 * 60 * 60;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seconds = now.as_secs() + SINCE_1900 + AHEAD;
-    let time = (seconds << 32 | (u64::from(now.subsec_nanos()) << 32) / 1_000_000_000).to_be_bytes();
+    let time = ((seconds << 32) | ((u64::from(now.subsec_nanos()) << 32) / 1_000_000_000)).to_be_bytes();
     let mut packet = [0; 48];
     // Version 4, server; stratum 1.
     (packet[0], packet[1], packet[2], packet[3]) = (4 << 3 | 4, 1, 6, 0xec);

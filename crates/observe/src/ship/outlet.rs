@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket, lookup_host};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::drain::Drain;
@@ -19,6 +19,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// The pause after the first failure; it doubles up to the last.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_LAST: Duration = Duration::from_secs(16);
+
+/// Trouble is told this often. The telling is itself a line to be sent, so it must be rare.
+const TELL_EVERY: Duration = Duration::from_secs(300);
 
 /// What fits a datagram.
 const DATAGRAM_MAX: usize = 65_507;
@@ -93,15 +96,16 @@ pub struct Outlet {
     destination: Destination,
     drain: Drain,
     socket: Option<Socket>,
+    told: Option<Instant>,
 }
 
 impl Outlet {
     /// Nothing is connected yet.
     pub fn new(destination: Destination, drain: Drain) -> Self {
-        Self { destination, drain, socket: None }
+        Self { destination, drain, socket: None, told: None }
     }
 
-    /// Sends an event, however long that takes. Trouble is told once, and once that it is over.
+    /// Sends an event, however long that takes. Trouble is told, rarely, and that it is over.
     pub async fn deliver(&mut self, event: &Event) {
         let mut bytes = event.encode(&self.destination.tags);
         match self.destination.transport {
@@ -116,7 +120,8 @@ impl Outlet {
         while let Err(error) = self.send(&bytes).await {
             underway = None;
             self.socket = None;
-            if !trouble {
+            if !trouble && self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+                self.told = Some(Instant::now());
                 warn!(receiver = %self.destination, %error, "logs are not taken; trying again");
                 trouble = true;
             }

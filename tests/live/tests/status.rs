@@ -1,0 +1,165 @@
+//! What a machine tells about itself, seen with `get`, and what it sends to others.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use ichor_live::{Fleet, wait};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn yaml(fleet: &Fleet, what: &[&str]) -> String {
+    let node = fleet.address(0);
+    let mut args = vec!["-n", node.as_str(), "get"];
+    args.extend(what);
+    args.extend(["-o", "yaml"]);
+    fleet.ok(&args).unwrap()
+}
+
+/// The values of `key:` lines.
+fn values(yaml: &str, key: &str) -> Vec<String> {
+    let prefix = format!("{key}: ");
+    yaml.lines().filter_map(|line| Some(line.trim().strip_prefix(&prefix)?.to_owned())).collect()
+}
+
+fn number(yaml: &str, key: &str) -> f64 {
+    values(yaml, key)
+        .first()
+        .and_then(|value| value.parse().ok())
+        .unwrap_or_else(|| panic!("{key} in {yaml}"))
+}
+
+#[test]
+fn a_machine_describes_itself() {
+    let fleet = Fleet::create("status", 93, 1, 0, &[]).unwrap();
+    let node = fleet.address(0);
+
+    // Counters, with sane values.
+    let cpu = yaml(&fleet, &["cpustat", "latest"]);
+    assert!(number(&cpu, "user") > 0.0 && number(&cpu, "contextSwitches") > 0.0, "{cpu}");
+    let memory = yaml(&fleet, &["memorystats"]);
+    let (total, used) = (number(&memory, "total"), number(&memory, "used"));
+    assert!(total > used && used > 0.0, "{memory}");
+
+    // The clock, the kernel, the machine.
+    let clock = yaml(&fleet, &["adjtimestatus"]);
+    assert!(values(&clock, "state")[0].starts_with("TIME_"), "{clock}");
+    assert!(values(&yaml(&fleet, &["cmdline"]), "cmdline")[0].contains("talos.platform=sandbox"));
+    assert_eq!(values(&yaml(&fleet, &["version"]), "version").last().unwrap(), "v1.12.1");
+    let platform = yaml(&fleet, &["platformmetadata"]);
+    assert_eq!(values(&platform, "platform"), ["sandbox"], "{platform}");
+    let security = yaml(&fleet, &["securitystate"]);
+    assert_eq!(values(&security, "secureBoot"), ["false"], "{security}");
+    assert_eq!(values(&yaml(&fleet, &["devicesstatus"]), "ready"), ["true"]);
+    let machine = yaml(&fleet, &["machinestatus"]);
+    assert_eq!(
+        (values(&machine, "stage"), values(&machine, "ready")),
+        (vec!["running".into()], vec!["true".into()])
+    );
+
+    // Parameters are applied to the machine's own network and say what they were.
+    let forward = yaml(&fleet, &["sysctls", "proc.sys.net.ipv4.ip_forward"]);
+    assert_eq!(values(&forward, "current"), ["\"1\""], "{forward}");
+    // Devices of the host are seen, as in any machine.
+    let devices = yaml(&fleet, &["pcidevices"]);
+    for id in values(&devices, "vendor_id") {
+        assert!(id.trim_matches('"').starts_with("0x") && id.trim_matches('"').len() == 6, "{id}");
+    }
+
+    // Identity, as files too.
+    let files = yaml(&fleet, &["etcfilestatus"]);
+    for file in ["machine-id", "iscsi/initiatorname.iscsi", "nvme/hostnqn", "hosts"] {
+        assert!(values(&files, "id").iter().any(|id| id == file), "{file} in {files}");
+    }
+    let name = fleet.ok(&["-n", &node, "read", "/etc/iscsi/initiatorname.iscsi"]).unwrap();
+    let machine_id = fleet.ok(&["-n", &node, "read", "/etc/machine-id"]).unwrap();
+    assert_eq!(name, format!("InitiatorName=iqn.2017-11.dev.talos:{machine_id}\n"));
+
+    // META was read, and the token is there, empty.
+    assert_eq!(values(&yaml(&fleet, &["metaload"]), "done"), ["true"]);
+    assert_eq!(values(&yaml(&fleet, &["uniquemachinetoken"]), "token"), ["\"\""]);
+    // Nothing is wrong with this machine.
+    assert!(!yaml(&fleet, &["diagnostics"]).contains("id:"));
+    fleet.destroy().unwrap();
+}
+
+/// A listener on the loopback of the first machine, where nobody else can reach it.
+fn inside<T: Send + 'static>(
+    fleet: &Fleet,
+    bind: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> Result<T> {
+    let machine = fleet.daemons("machined").into_iter().next().context("a machined")?;
+    let network = File::open(format!("/proc/{}/ns/net", machine.pid))?;
+    // A thread of its own: the others stay where they are.
+    let bound = std::thread::spawn(move || -> Result<T> {
+        move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(bind()?)
+    });
+    match bound.join() {
+        Ok(bound) => bound,
+        Err(_) => bail!("the thread of a listener ended"),
+    }
+}
+
+/// String fields of one line of JSON, enough for these lines.
+fn fields(line: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for part in line.trim_matches(['{', '}']).split(",\"") {
+        if let Some((key, value)) = part.split_once(':') {
+            found.insert(key.trim_matches('"').to_owned(), value.trim_matches('"').to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn logs_and_kernel_messages_reach_their_receivers() {
+    let fleet = Fleet::create("shipping", 94, 1, 0, &[]).unwrap();
+    let node = fleet.address(0);
+    let services = inside(&fleet, || TcpListener::bind("127.0.0.1:9001")).unwrap();
+    let kernel = inside(&fleet, || UdpSocket::bind("127.0.0.1:9002")).unwrap();
+    let patch = "machine:\n  logging:\n    destinations:\n      - endpoint: tcp://127.0.0.1:9001\n        \
+                 format: json_lines\n        extraTags:\n          rack: seven\n";
+    fleet.ok(&["-n", &node, "patch", "mc", "-p", patch]).unwrap();
+    fleet
+        .ok(&[
+            "-n",
+            &node,
+            "patch",
+            "mc",
+            "-p",
+            "apiVersion: v1alpha1\nkind: KmsgLogConfig\nname: there\nurl: udp://127.0.0.1:9002/\n",
+        ])
+        .unwrap();
+
+    services.set_nonblocking(true).unwrap();
+    let (stream, _) = wait("a connection of the machine", LIMIT, || services.accept().ok()).unwrap();
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut seen = BTreeMap::new();
+    for line in BufReader::new(stream).lines() {
+        let line = line.unwrap();
+        let event = fields(&line);
+        assert_eq!(event.get("rack").map(String::as_str), Some("seven"), "{line}");
+        assert!(event.contains_key("msg") && event.contains_key("talos-time"), "{line}");
+        *seen.entry(event.get("talos-service").cloned().unwrap_or_default()).or_insert(0) += 1;
+        if ["machined", "apid", "controller-runtime"].iter().all(|log| seen.contains_key(*log)) {
+            break;
+        }
+    }
+    assert!(seen.contains_key("apid"), "{seen:?}");
+
+    kernel.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut datagram = vec![0; 65_536];
+    let len = kernel.recv(&mut datagram).unwrap();
+    let text = String::from_utf8_lossy(&datagram[..len]).into_owned();
+    let event = fields(&text);
+    assert!(event["msg"].starts_with("[talos]") && !text.ends_with('\n'), "{text}");
+    assert!(["facility", "seq", "clock", "priority"].iter().all(|key| event.contains_key(*key)), "{text}");
+    fleet.destroy().unwrap();
+}

@@ -4,7 +4,9 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use ichor_client::sort;
+use ichor_bpf::LinkType;
+use ichor_client::resources::{Query, yaml_of};
+use ichor_client::{Client, sort};
 use ichor_wire::common::Data;
 use ichor_wire::machine::{BpfInstruction, PacketCaptureRequest};
 use tonic::Streaming;
@@ -23,17 +25,18 @@ pub static PCAP: Command = Command {
     group: Group::Machines,
     about: "Capture packets of a link",
     long: "Captures packets of a link and shows them as text. With --output the capture itself is written, `-` means\n\
-           standard output. The filter is a program as `tcpdump -dd` prints it, made for the type of the link\n\
-           (EN10MB for Ethernet, RAW for tunnels). Leave the machine API's own port out, or every packet shown\n\
-           makes more of them.",
+           standard output. The filter is an expression such as `tcp port 443 and not host 10.0.0.1`, or a program\n\
+           as `tcpdump -dd` prints it, made for the type of the link (EN10MB for Ethernet, RAW for tunnels). Leave\n\
+           the machine API's own port out, or every packet shown makes more of them.",
     examples: &[
         "pcap -i eth0 --duration 10s",
         "pcap -i eth0 -o eth0.pcap",
         "pcap -i eth0 -o - | tcpdump -vvv -r -",
+        "pcap -i eth0 --bpf-filter 'udp port 53 or icmp'",
         "pcap -i eth0 --bpf-filter \"$(tcpdump -dd -y EN10MB 'tcp and dst port 80')\"",
     ],
     flags: &[
-        Flag::text("bpf-filter", "filter program, in the form of tcpdump -dd"),
+        Flag::text("bpf-filter", "filter: an expression, or a program in the form of tcpdump -dd"),
         Flag::duration("duration", "0s", "end after this time"),
         Flag::text("interface", "link to listen on").short('i').default("eth0"),
         Flag::text("output", "write the capture to this file, - for standard output")
@@ -50,16 +53,22 @@ fn run(call: &Call) -> Result<(), Failure> {
     if call.given("snaplen") {
         eprintln!("Flag --snaplen has been deprecated, packets are always captured whole");
     }
-    let request = PacketCaptureRequest {
-        interface: call.text("interface").to_owned(),
+    let interface = call.text("interface");
+    // What is wrong with the filter is told before anything is connected.
+    let bpf_filter = filter(call.text("bpf-filter"), LinkType::Ethernet)?;
+    let mut request = PacketCaptureRequest {
+        interface: interface.to_owned(),
         promiscuous: call.on("promiscuous"),
         snap_len: 0,
-        bpf_filter: filter(call.text("bpf-filter"))?,
+        bpf_filter,
     };
     let duration = call.duration("duration");
     block_on(async {
         let session = Session::open(call).await?;
         let client = session.only(call)?;
+        if is_expression(call.text("bpf-filter")) && is_tunnel(&client, interface).await {
+            request.bpf_filter = filter(call.text("bpf-filter"), LinkType::Raw)?;
+        }
         let capture = async {
             let stream = client.machine().packet_capture(request).await;
             let stream =
@@ -112,8 +121,33 @@ async fn show(mut stream: Streaming<Data>, label: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads lines such as `{ 0x28, 0, 0, 0x0000000c },`.
-fn filter(text: &str) -> Result<Vec<BpfInstruction>, Failure> {
+/// Whether packets of a link begin with the network header. One that cannot be told is taken for Ethernet; the
+/// capture itself says what is wrong with it.
+async fn is_tunnel(client: &Client, interface: &str) -> bool {
+    let query = Query {
+        namespace: "network".to_owned(),
+        resource_type: "LinkStatuses.net.talos.dev".to_owned(),
+        id: Some(interface.to_owned()),
+    };
+    let link = client.get(&query).await;
+    link.is_ok_and(|link| yaml_of(&link).lines().any(|line| line == "type: none"))
+}
+
+/// A program begins with a brace, and no expression does.
+fn is_expression(text: &str) -> bool {
+    !text.trim().is_empty() && !text.trim_start().starts_with('{')
+}
+
+/// Compiles an expression, or reads lines such as `{ 0x28, 0, 0, 0x0000000c },`.
+fn filter(text: &str, link: LinkType) -> Result<Vec<BpfInstruction>, Failure> {
+    if is_expression(text) {
+        let program = ichor_bpf::compile(text, link)
+            .map_err(|error| Failure::new(format!("error in the filter {text:?}: {error}")))?;
+        return Ok(program
+            .iter()
+            .map(|i| BpfInstruction { op: i.op.into(), jt: i.jt.into(), jf: i.jf.into(), k: i.k })
+            .collect());
+    }
     text.trim().lines().filter(|line| !line.is_empty()).map(instruction).collect()
 }
 
@@ -142,6 +176,7 @@ mod tests {
 
     #[test]
     fn filters_are_read_as_tcpdump_prints_them() {
+        let filter = |text: &str| filter(text, LinkType::Ethernet);
         let program = filter(
             "{ 0x28, 0, 0, 0x0000000c },\n{ 0x15, 0, 8, 0x000086dd },\n\n{ 0x6, 0, 0, 0x00040000 },\n",
         )
@@ -152,5 +187,13 @@ mod tests {
         for bad in ["nonsense", "{ 28, 0, 0, 0x0 },", "{ 0x28, 0, 0 },", "{ 0x28, a, 0, 0x0 }"] {
             assert!(filter(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn expressions_are_compiled_for_the_link() {
+        let on = |link| filter("tcp port 443", link).unwrap();
+        assert_ne!(on(LinkType::Ethernet), on(LinkType::Raw));
+        let error = filter("tcp prot 443", LinkType::Ethernet).unwrap_err();
+        assert!(error.to_string().contains("\"prot\""), "{error}");
     }
 }

@@ -182,8 +182,9 @@ async fn all(node: &Node, driver: Driver, namespace: &str) -> Result<Vec<Contain
     };
     let own = node.paths.system_containerd();
     let socket = socket(node, namespace, &own);
-    // The daemons run without containerd, and are all there is without it.
-    if namespace != SYSTEM || socket.exists() {
+    // A node without containerd has no other containers. Tools that gather everything about a node ask for
+    // them first, and would take an error for the end.
+    if socket.exists() {
         found.extend(client(socket).containers(driver, namespace).await?);
     }
     Ok(found)

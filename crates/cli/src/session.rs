@@ -90,6 +90,12 @@ impl Session {
         if self.routed { &self.nodes } else { &self.nodes[..1] }
     }
 
+    /// The name of a machine in the column of resources: scripts know it empty for machines that wait for
+    /// their configuration.
+    pub fn shown<'a>(&self, node: &'a str) -> &'a str {
+        if self.routed { node } else { "" }
+    }
+
     /// The client for a command that works with one machine only.
     pub fn only(&self, call: &Call) -> Result<Client, Failure> {
         match self.nodes.as_slice() {

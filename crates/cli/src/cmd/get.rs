@@ -139,7 +139,7 @@ async fn list(
                 answered = true;
                 let mut out = String::new();
                 for resource in &resources {
-                    out.push_str(&writer.write(node, resource, None)?);
+                    out.push_str(&writer.write(session.shown(node), resource, None)?);
                 }
                 print(&out)?;
             }
@@ -188,7 +188,7 @@ async fn watch(session: &Session, query: &Query, writer: &mut Writer) -> Result<
         match change {
             Change::Event(node, event) => {
                 begun |= event.event_type() == EventType::Bootstrapped;
-                out.push_str(&shown(writer, &node, &event)?);
+                out.push_str(&shown(writer, session.shown(&node), &event)?);
             }
             Change::Ended(node, ended) => {
                 begun = true;

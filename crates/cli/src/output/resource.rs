@@ -217,13 +217,17 @@ fn only_keys<'a>(yaml: &'a str, keys: &[String]) -> Cow<'a, str> {
 
 /// The object behind JSON output and paths.
 pub fn object(node: &str, resource: &Resource, event: Option<EventType>) -> Result<Value, Failure> {
-    let text = yaml(node, resource, event);
-    Ok(json::sorted(json::from_yaml_text(&text).context("read the resource")?))
+    let mut object = json::from_yaml_text(&yaml("", resource, event)).context("read the resource")?;
+    // As text, whatever it looks like.
+    if let Value::Object(map) = &mut object {
+        map.insert("node".to_owned(), node.into());
+    }
+    Ok(json::sorted(object))
 }
 
 /// A resource as a YAML document, without the line between documents.
 pub fn yaml(node: &str, resource: &Resource, event: Option<EventType>) -> String {
-    let mut out = format!("node: {}\n", scalar(node));
+    let mut out = format!("node: {node}\n");
     if let Some(event) = event {
         let _ = writeln!(out, "event: {}", event_name(event));
     }

@@ -10,7 +10,8 @@ mod options;
 use std::process::ExitCode;
 
 pub use gateway::{ApidError, run};
-pub use options::{BadOption, Options};
+pub use ichor_rpc::options::BadOption;
+pub use options::Options;
 
 /// Runs the daemon with the arguments after its name.
 pub fn main(args: &[String]) -> ExitCode {

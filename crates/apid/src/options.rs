@@ -3,6 +3,7 @@
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use ichor_rpc::options::{self, BadOption};
 use ichor_rpc::proxy::API_PORT;
 
 /// The settings of the gateway; the defaults are those of a node.
@@ -32,49 +33,25 @@ impl Default for Options {
     }
 }
 
-/// An argument that cannot be used.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadOption {
-    /// An option nobody knows.
-    #[error("unknown option {0:?}; known are --listen, --socket, --machine, --runtime, --peer-port")]
-    Unknown(String),
-    /// An option without its value.
-    #[error("{0} needs a value")]
-    NoValue(String),
-    /// A value that does not fit its option.
-    #[error("{option} cannot be {value:?}")]
-    BadValue {
-        /// The option.
-        option: String,
-        /// What was given.
-        value: String,
-    },
-}
+/// All options.
+const KNOWN: &str = "--listen, --socket, --machine, --runtime, --peer-port";
 
 impl Options {
     /// Reads `--option value` and `--option=value`.
     pub fn parse(args: &[String]) -> Result<Self, BadOption> {
-        let mut options = Self::default();
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            let (option, value) = match arg.split_once('=') {
-                Some((option, value)) => (option, value.to_owned()),
-                None => {
-                    let value = args.next().ok_or_else(|| BadOption::NoValue(arg.clone()))?;
-                    (arg.as_str(), value.clone())
-                }
-            };
-            let bad = || BadOption::BadValue { option: option.to_owned(), value: value.clone() };
+        let mut parsed = Self::default();
+        options::read(args, KNOWN, |option, value| {
             match option {
-                "--listen" => options.listen = value.parse().map_err(|_| bad())?,
-                "--socket" => options.socket = value.into(),
-                "--machine" => options.machine = value.into(),
-                "--runtime" => options.runtime = value.into(),
-                "--peer-port" => options.peer_port = value.parse().map_err(|_| bad())?,
-                other => return Err(BadOption::Unknown(other.to_owned())),
+                "--listen" => parsed.listen = options::parse(option, value)?,
+                "--socket" => parsed.socket = value.into(),
+                "--machine" => parsed.machine = value.into(),
+                "--runtime" => parsed.runtime = value.into(),
+                "--peer-port" => parsed.peer_port = options::parse(option, value)?,
+                _ => return Ok(false),
             }
-        }
-        Ok(options)
+            Ok(true)
+        })?;
+        Ok(parsed)
     }
 }
 
@@ -100,7 +77,8 @@ mod tests {
 
     #[test]
     fn bad_arguments_are_named() {
-        assert_eq!(parse(&["--nope", "1"]), Err(BadOption::Unknown("--nope".to_owned())));
+        let unknown = BadOption::Unknown { option: "--nope".to_owned(), known: KNOWN };
+        assert_eq!(parse(&["--nope", "1"]), Err(unknown));
         assert_eq!(parse(&["--socket"]), Err(BadOption::NoValue("--socket".to_owned())));
         let error = parse(&["--peer-port", "70000"]).expect_err("too large");
         assert_eq!(error.to_string(), "--peer-port cannot be \"70000\"");

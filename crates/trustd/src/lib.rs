@@ -10,7 +10,8 @@ mod signer;
 
 use std::process::ExitCode;
 
-pub use options::{BadOption, Options};
+pub use ichor_rpc::options::BadOption;
+pub use options::Options;
 pub use service::{TrustdError, run};
 
 /// Runs the daemon with the arguments after its name.

@@ -5,6 +5,7 @@
 //! once a second unless a key asks for it.
 
 pub mod feed;
+pub mod form;
 pub mod history;
 pub mod keys;
 pub mod model;
@@ -14,6 +15,7 @@ pub mod view;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ichor_wire::machine::MetaWriteRequest;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
@@ -31,6 +33,8 @@ use crate::session::Session;
 const DRAW_EVERY: Duration = Duration::from_secs(1);
 /// Updates that wait to be taken in; streams wait when it is full.
 const QUEUE: usize = 512;
+/// A machine that takes longer to keep a configuration has not kept it.
+const SAVE_MAX: Duration = Duration::from_secs(5);
 /// Keys that wait; nobody types that fast.
 const KEYS: usize = 64;
 
@@ -71,6 +75,10 @@ pub async fn run(session: &Session, every: Duration) -> Result<(), Failure> {
                 None | Some(Reaction::Quit) => return Ok(()),
                 Some(Reaction::Nothing) => {}
                 Some(Reaction::Draw) => state.draw(&terminal).plain()?,
+                Some(Reaction::Save) => {
+                    state.save().await;
+                    state.draw(&terminal).plain()?;
+                }
                 Some(Reaction::Look) => {
                     state.look_at_current(&mut tasks);
                     state.draw(&terminal).plain()?;
@@ -118,6 +126,24 @@ impl State {
         for node in 0..self.feed.clients.len() {
             self.look(node);
         }
+    }
+
+    /// Hands the machine what the form holds.
+    async fn save(&mut self) {
+        let client = &self.feed.clients[self.model.current];
+        let Some(form) = &mut self.model.form else { return };
+        form.message = match form.configuration() {
+            Err(mistake) => mistake,
+            Ok(text) => {
+                let request = MetaWriteRequest { key: form::META_KEY, value: text.into_bytes() };
+                let saved = tokio::time::timeout(SAVE_MAX, client.machine().meta_write(request)).await;
+                match saved {
+                    Ok(Ok(_)) => "saved in META; a metal machine uses it from now on".to_owned(),
+                    Ok(Err(status)) => format!("not saved: {}", status.message()),
+                    Err(_) => "not saved: the machine does not answer".to_owned(),
+                }
+            }
+        };
     }
 
     fn look(&mut self, node: usize) {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use ichor_wire::machine::{MemInfo, ProcessInfo};
 use serde_json::Value;
 
+use super::form::{Form, Pressed};
 use super::history::{Counters, History};
 use super::keys::Key;
 
@@ -172,6 +173,8 @@ pub struct Model {
     pub paused: bool,
     /// The log that the logs page shows: none is the kernel's.
     pub log: String,
+    /// The form of the network page, while it is open.
+    pub form: Option<Form>,
 }
 
 /// What a key asks of the program.
@@ -183,6 +186,8 @@ pub enum Reaction {
     Draw,
     /// Another machine, page or log is shown: ask for what it needs.
     Look,
+    /// Keep what the form holds.
+    Save,
     /// The end.
     Quit,
 }
@@ -243,7 +248,19 @@ impl Model {
     /// What a key does.
     pub fn press(&mut self, key: Key) -> Reaction {
         let count = self.nodes.len();
+        if let Some(form) = &mut self.form {
+            match form.press(key) {
+                Pressed::Stay => {}
+                Pressed::Save => return Reaction::Save,
+                Pressed::Leave => self.form = None,
+            }
+            return Reaction::Draw;
+        }
         match key {
+            Key::Char('e') if self.page == Page::Network && self.may_edit() => {
+                let link = self.node().list("LinkStatuses").find(|(_, link)| link["type"] == "ether");
+                self.form = Some(Form::new(link.map_or("eth0", |(name, _)| name)));
+            }
             Key::Char('q') | Key::Control('c') => return Reaction::Quit,
             Key::Left | Key::Char('h') => return self.show(self.page, (self.current + count - 1) % count),
             Key::Right | Key::Char('l') => return self.show(self.page, (self.current + 1) % count),
@@ -264,6 +281,11 @@ impl Model {
             }
         }
         Reaction::Draw
+    }
+
+    /// Only a machine that waits for its configuration takes its network from META.
+    pub fn may_edit(&self) -> bool {
+        self.node().get("MachineStatuses", "machine")["stage"] == "maintenance"
     }
 
     fn turn(&mut self, number: usize) -> Reaction {

@@ -73,9 +73,8 @@ fn target(node: &Node, request: &WhyRequest) -> Result<Target, Status> {
         };
     }
     let wanted = target.to_lowercase();
-    let answers = |definition: &&&Definition| {
-        definition.id() == wanted || definition.all_aliases().contains(&wanted)
-    };
+    let answers =
+        |definition: &&&Definition| definition.id() == wanted || definition.all_aliases().contains(&wanted);
     let definitions = node.state.definitions();
     let found: Vec<&&'static Definition> = definitions.iter().filter(answers).collect();
     // The full name is exact even where an alias of another type is the same.

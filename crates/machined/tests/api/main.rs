@@ -3,6 +3,7 @@
 mod audit;
 mod bench;
 mod rpcs;
+mod why;
 
 use std::time::Duration;
 

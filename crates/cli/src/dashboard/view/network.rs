@@ -1,13 +1,42 @@
 //! How the network is set up: links, addresses, routes, resolvers, time servers.
 
+use super::super::form::Form;
 use super::super::model::{Model, Node};
 use super::super::screen::{Area, Colour, Screen, Style};
 use super::{pairs, text, verdict};
 
 pub(super) fn draw(screen: &mut Screen, area: Area, model: &Model) {
     let node = model.node();
+    let rest = match &model.form {
+        Some(form) => draw_form(screen, area, form),
+        None => draw_host(screen, area, model),
+    };
+    let rows = rest.rows(2);
+    let lines = links(node);
+    table(
+        screen,
+        rows[0],
+        "Links",
+        "LINK         STATE    MODE    ADDRESSES                       MTU  HARDWARE ADDRESS",
+        &lines,
+        model.scroll,
+    );
+    let lines = routes(node);
+    table(
+        screen,
+        rows[1],
+        "Routes",
+        "DESTINATION                GATEWAY                 LINK         METRIC",
+        &lines,
+        model.scroll,
+    );
+}
+
+fn draw_host(screen: &mut Screen, area: Area, model: &Model) -> Area {
+    let node = model.node();
     let (top, rest) = area.top(7);
-    let inside = screen.frame(top, "Host");
+    let title = if model.may_edit() { "Host (e: change)" } else { "Host" };
+    let inside = screen.frame(top, title);
     let hostname = node.get("HostnameStatuses", "hostname");
     let status = node.get("NetworkStatuses", "status");
     let missing: Vec<&str> = [
@@ -37,25 +66,20 @@ pub(super) fn draw(screen: &mut Screen, area: Area, model: &Model) {
             ("NETWORK", state, verdict(missing.is_empty())),
         ],
     );
-    let rows = rest.rows(2);
-    let lines = links(node);
-    table(
-        screen,
-        rows[0],
-        "Links",
-        "LINK         STATE    MODE    ADDRESSES                       MTU  HARDWARE ADDRESS",
-        &lines,
-        model.scroll,
-    );
-    let lines = routes(node);
-    table(
-        screen,
-        rows[1],
-        "Routes",
-        "DESTINATION                GATEWAY                 LINK         METRIC",
-        &lines,
-        model.scroll,
-    );
+    rest
+}
+
+fn draw_form(screen: &mut Screen, area: Area, form: &Form) -> Area {
+    let (top, rest) = area.top(10);
+    let inside = screen.frame(top, "Network configuration (Tab: next, Enter: save, Esc: leave)");
+    for (line, (label, value, chosen)) in form.fields().enumerate() {
+        let style = if chosen { Style::CHOSEN } else { Style::PLAIN };
+        screen.text(inside, 0, line as u16, label, Style::of(Colour::Grey));
+        let cursor = if chosen { "_" } else { "" };
+        screen.text(inside, 22, line as u16, &format!("{value}{cursor}"), style);
+    }
+    screen.text(inside, 0, 7, &form.message, Style::of(Colour::Yellow));
+    rest
 }
 
 fn table(

@@ -295,3 +295,32 @@ fn a_machine_that_does_not_answer_and_tiny_screens() {
         }
     }
 }
+
+#[test]
+fn the_form_of_a_machine_that_waits_for_its_configuration() {
+    let mut model = model();
+    let stage = from_yaml_text("stage: maintenance\n").unwrap();
+    let news = News::Resource("MachineStatuses.runtime.talos.dev", "machine".into(), Some(stage));
+    model.apply(Update { node: 0, news });
+    model.press(Key::Function(3));
+    for key in [Key::Char('e'), Key::Char('q'), Key::Down, Key::Char('1')] {
+        model.press(key);
+    }
+    let text = draw(&model, 80, 24, NOW).plain();
+    let form: String = text.lines().skip(2).take(10).map(|line| format!("{line}\n")).collect();
+    expect![[r#"
+        ┌─ Network configuration (Tab: next, Enter: save, Esc: leave) ─────────────────┐
+        │HOSTNAME              q                                                       │
+        │DNS SERVERS           1_                                                      │
+        │TIME SERVERS                                                                  │
+        │LINK                  eth0                                                    │
+        │MODE (space changes)  dhcp                                                    │
+        │ADDRESSES (static)                                                            │
+        │GATEWAY (static)                                                              │
+        │                                                                              │
+        └──────────────────────────────────────────────────────────────────────────────┘
+    "#]]
+    .assert_eq(&form);
+    model.press(Key::Escape);
+    assert!(model.form.is_none());
+}

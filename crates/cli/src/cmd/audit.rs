@@ -155,10 +155,12 @@ impl Printer {
 /// The row of one record.
 fn cells(node: &str, record: &Map<String, Value>) -> Vec<String> {
     let text = |key: &str| record.get(key).and_then(Value::as_str).unwrap_or_default();
-    let name = match (text("name"), text("uid")) {
-        ("", "") => "-".to_owned(),
-        ("", uid) => format!("uid {uid}"),
-        (name, _) => name.to_owned(),
+    // Most certificates of administrators have no name: their fingerprint tells them apart.
+    let name = match (text("name"), text("uid"), text("certificate")) {
+        ("", "", "") => "-".to_owned(),
+        ("", "", certificate) => certificate.to_owned(),
+        ("", uid, _) => format!("uid {uid}"),
+        (name, _, _) => name.to_owned(),
     };
     let roles: Vec<&str> = record
         .get("roles")
@@ -212,14 +214,16 @@ mod tests {
         for line in [
             r#"{"time":"2026-11-15T10:20:30.123456Z","level":"info","msg":"call","method":"/machine.MachineService/Version","code":"OK","duration_ms":0.412,"name":"admin","address":"10.5.0.1:40112","roles":["os:admin"]}"#,
             "not a record",
+            r#"{"time":"2026-11-15T10:20:31Z","msg":"call","method":"/a.B/C","code":"OK","certificate":"2abd23a5450158c8","address":"10.5.0.1:1"}"#,
             r#"{"time":"2026-11-15T10:20:31.5Z","level":"warn","msg":"calls","method":"/machine.MachineService/Reboot","code":"PermissionDenied","duration_ms":1500.0,"count":12,"since":"2026-11-15T10:20:21Z","name":"bob","address":"10.5.0.9:1","roles":["os:reader"]}"#,
         ] {
             printer.add("n", line.as_bytes());
         }
         expect![[r#"
-            NODE   TIME                  CALLER   ROLES       ADDRESS          METHOD                           CODE               DURATION   NOTE
-            n      2026-11-15 10:20:30   admin    os:admin    10.5.0.1:40112   machine.MachineService/Version   OK                 0.4ms      
-            n      2026-11-15 10:20:31   bob      os:reader   10.5.0.9:1       machine.MachineService/Reboot    PermissionDenied   1.50s      calls; 12 times since 2026-11-15T10:20:21Z
+            NODE   TIME                  CALLER             ROLES       ADDRESS          METHOD                           CODE               DURATION   NOTE
+            n      2026-11-15 10:20:30   admin              os:admin    10.5.0.1:40112   machine.MachineService/Version   OK                 0.4ms      
+            n      2026-11-15 10:20:31   2abd23a5450158c8   -           10.5.0.1:1       a.B/C                            OK                 -          
+            n      2026-11-15 10:20:31   bob                os:reader   10.5.0.9:1       machine.MachineService/Reboot    PermissionDenied   1.50s      calls; 12 times since 2026-11-15T10:20:21Z
         "#]]
         .assert_eq(&printer.table.take());
     }

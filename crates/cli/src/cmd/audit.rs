@@ -180,7 +180,8 @@ fn cells(node: &str, record: &Map<String, Value>) -> Vec<String> {
         note.push(text("msg").to_owned());
     }
     if let Some(count) = record.get("count").and_then(Value::as_u64) {
-        note.push(format!("{count} times since {}", text("since")));
+        let since = text("since");
+        note.push(format!("{count} times{}{since}", if since.is_empty() { "" } else { " since " }));
     }
     for (key, before) in [("target", "of "), ("reason", ""), ("proxy_name", "through ")] {
         if !text(key).is_empty() {

@@ -3,6 +3,7 @@
 pub mod api;
 pub mod audit;
 pub mod daemons;
+pub mod download;
 pub mod environment;
 pub mod event_sink;
 pub mod events;

@@ -397,7 +397,7 @@ fn serve_daemon_state(
 fn register_controllers(node: &Arc<Node>, api: &Handle) -> Result<(), String> {
     let runtime = &node.controllers;
     let text = |error: ichor_cosi::RegisterError| error.to_string();
-    let sources = NodeSources::new(node.platform.clone(), node.cmdline.clone(), node.events.clone());
+    let sources = NodeSources::new(node);
     runtime.register(AcquireController::new(sources, node.config.clone())).map_err(text)?;
     runtime.register(MachineTypeController).map_err(text)?;
     runtime.register(ServiceController::new(node.services.clone())).map_err(text)?;

@@ -297,7 +297,21 @@ fn expand_merges(entries: Vec<(Node, Node)>) -> Result<Vec<(Node, Node)>, Error>
     Ok(own)
 }
 
+/// Mappings up to this size are compared key by key, which is quicker than a table.
+const FEW: usize = 12;
+
 fn check_duplicates(entries: &[(Node, Node)]) -> Result<(), Error> {
+    if entries.len() <= FEW {
+        for (i, (key, _)) in entries.iter().enumerate() {
+            let Some(text) = key.as_str() else { continue };
+            let twin = entries[..i].iter().rev().find(|(other, _)| other.as_str() == Some(text));
+            if let Some((first, _)) = twin {
+                let kind = ErrorKind::DuplicateKey { key: text.to_owned(), first_line: first.span.line };
+                return Err(Error::new(kind, key.span));
+            }
+        }
+        return Ok(());
+    }
     let mut seen: HashMap<&str, u32> = HashMap::new();
     for (key, _) in entries {
         let Some(text) = key.as_str() else { continue };

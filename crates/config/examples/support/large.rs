@@ -1,9 +1,52 @@
-//! A configuration of about 30 KB, of the kind that large installations have.
+//! Configurations of about 30 KB.
+#![allow(dead_code, reason = "each program uses what it needs")]
 
 use std::fmt::Write as _;
 
-/// A valid control plane configuration with many links, files, labels and documents.
-pub fn configuration() -> String {
+use ichor_config::CommentMode;
+use ichor_config::generate::{Input, Options, Secrets};
+
+/// A control plane configuration as it is generated, comments and secrets included, with the documents that people
+/// add: certificates, services, hosts and firewall rules.
+pub fn typical() -> String {
+    let secrets = include_str!("../../tests/fixtures/generate/inputs/secrets.yaml");
+    let input = Input {
+        cluster_name: "typical".to_owned(),
+        endpoint: "https://10.0.0.1:6443".to_owned(),
+        kubernetes_version: "1.35.0".to_owned(),
+        secrets: Secrets::load(secrets.as_bytes()).expect("good secrets"),
+        options: Options { install_disk: "/dev/sda".to_owned(), ..Options::default() },
+    };
+    let documents = input.config(ichor_types::MachineType::ControlPlane).expect("a configuration");
+    let mut text = documents.encode(CommentMode::All);
+    let line = "MIIBPzCB8qADAgECAhEA0Cf7um8uzjA8fDecqrHIWjAFBgMrZXAwEDEOMAwGA1UE\n    ";
+    let mut add = |part: std::fmt::Arguments<'_>| text.write_fmt(part).expect("room");
+    add(format_args!(
+        "---\napiVersion: v1alpha1\nkind: TrustedRootsConfig\nname: company\ncertificates: |-\n    -----BEGIN CERTIFICATE-----\n    {}-----END CERTIFICATE-----\n",
+        line.repeat(120)
+    ));
+    for i in 0..6 {
+        add(format_args!(
+            "---\n# Service number {i}.\napiVersion: v1alpha1\nkind: ExtensionServiceConfig\nname: service-{i}\nconfigFiles:\n    - content: |\n        {}\n      mountPath: /etc/service-{i}.conf\nenvironment:\n    - A=b\n",
+            "some-setting = a value of usual length\n        ".repeat(12).trim_end()
+        ));
+    }
+    for i in 0..12 {
+        add(format_args!(
+            "---\napiVersion: v1alpha1\nkind: StaticHostConfig\nname: 10.1.0.{i}\nhostnames:\n    - host-{i}.example.com\n"
+        ));
+    }
+    for i in 0..6 {
+        add(format_args!(
+            "---\napiVersion: v1alpha1\nkind: NetworkRuleConfig\nname: rule-{i}\nportSelector:\n    ports:\n        - {}\n    protocol: tcp\ningress:\n    - subnet: 10.0.0.0/8\n",
+            8000 + i
+        ));
+    }
+    text
+}
+
+/// A valid control plane configuration with many links, files, labels and documents: many values in few bytes.
+pub fn dense() -> String {
     let mut text = "version: v1alpha1\nmachine:\n    type: controlplane\n    token: abcdef.0123456789abcdef\n    ca:\n        \
                     crt: Y2E=\n        key: a2V5\n    install:\n        disk: /dev/sda\n        wipe: false\n"
         .to_owned();

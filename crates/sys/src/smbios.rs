@@ -26,7 +26,7 @@ pub struct System {
     pub version: String,
     /// Its serial number.
     pub serial_number: String,
-    /// Its UUID, empty when the firmware has none.
+    /// Its UUID; all zeroes or ones where nobody set one, empty where the table is too old for it.
     pub uuid: String,
     /// What switched it on.
     pub wake_up_type: &'static str,
@@ -250,11 +250,8 @@ impl<'a> Structure<'a> {
     }
 }
 
-/// The text of a UUID; the first three fields are little-endian since version 2.6. All zeroes or ones is none.
+/// The text of a UUID; the first three fields are little-endian since version 2.6.
 fn uuid(version: (u8, u8), bytes: &[u8]) -> String {
-    if bytes.iter().all(|byte| *byte == 0) || bytes.iter().all(|byte| *byte == 0xff) {
-        return String::new();
-    }
     const SWAPPED: [usize; 16] = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
     let mut text = String::with_capacity(36);
     for (place, swapped) in SWAPPED.into_iter().enumerate() {

@@ -8,6 +8,8 @@ use std::task::{Context, Poll};
 use http_body::{Body, Frame, SizeHint};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 
+use crate::status;
+
 /// What every client sends at once: the preface of HTTP/2 and the header of its first frame.
 const GREETING: usize = 24 + 9;
 
@@ -73,7 +75,13 @@ impl<B: Body + Unpin> Body for Counted<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let mut polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            status::shorten(trailers);
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

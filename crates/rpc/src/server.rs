@@ -31,7 +31,7 @@ use crate::activity::{Activity, Counted, Observed};
 use crate::ledger::Ledger;
 use crate::peer::{PeerCredentials, PeerIdentity};
 use crate::transport::Transport;
-use crate::{http2, socket};
+use crate::{http2, socket, status};
 use register::{Register, Ticket};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -298,7 +298,10 @@ impl Hall {
         let counted = service_fn(move |request| {
             let call = calls.enter();
             // A combinator, not an async block: that would hold the future twice, and it is moved often.
-            service.call(request).map_ok(move |response| response.map(|body| Counted::new(body, call)))
+            service.call(request).map_ok(move |mut response| {
+                status::shorten(response.headers_mut());
+                response.map(|body| Counted::new(body, call))
+            })
         });
         let io = Observed::new(io, activity.clone());
         let connection = pin!(http2::server().serve_connection(io, counted));

@@ -127,9 +127,39 @@ pub(crate) fn not_grpc<B: Default>(http: StatusCode, status: Status) -> Response
     response
 }
 
+/// The longest text of a status. Readers take headers of a mebibyte in all, and break the connection beyond.
+const TEXT_MAX: usize = 512 * 1024;
+
+/// Cuts the text of a status that no reader would take, such as the difference between two huge configurations.
+pub(crate) fn shorten(headers: &mut HeaderMap) {
+    let Some(text) = headers.get("grpc-message").filter(|text| text.len() > TEXT_MAX) else { return };
+    let text = &text.as_bytes()[..TEXT_MAX];
+    // Not inside of an escape, `%` and two digits, nor between the bytes of one letter, all of which are escaped.
+    let plain = text.iter().rposition(|byte| *byte == b'%').filter(|at| at + 3 >= text.len());
+    let text = plain.map_or(text, |at| &text[..at]);
+    if let Ok(short) = http::HeaderValue::from_bytes(text) {
+        headers.insert("grpc-message", short);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_beyond_all_bounds_is_cut() {
+        let mut headers = HeaderMap::new();
+        for (text, length) in [("x".repeat(TEXT_MAX + 1), TEXT_MAX), ("%20".repeat(TEXT_MAX), TEXT_MAX - 2)] {
+            headers.insert("grpc-message", http::HeaderValue::from_str(&text).unwrap());
+            shorten(&mut headers);
+            let left = headers["grpc-message"].to_str().unwrap();
+            assert!(left.len() <= TEXT_MAX && left.len() + 3 >= length, "{}", left.len());
+            assert!(!left.ends_with('%') && !left.ends_with("%2"));
+        }
+        headers.insert("grpc-message", http::HeaderValue::from_static("short"));
+        shorten(&mut headers);
+        assert_eq!(headers["grpc-message"], "short");
+    }
 
     #[test]
     fn text_is_that_of_go() {

@@ -90,9 +90,10 @@ fn many_mistakes_are_told_once_there_is_enough() {
 
 #[test]
 fn texts_of_nothing_and_texts_that_are_none_have_a_place() {
-    for byte in [b' ', b'\t', b'\n', b'\r'] {
+    for byte in [b' ', b'\n', b'\r'] {
         refused("blank", &vec![byte; SIZE], "config not found");
     }
+    refused("only tabs", &vec![b'\t'; SIZE], "found a tab character that violates indentation");
     refused("comments", "# x\n".repeat(SIZE / 4).as_bytes(), "config not found");
     refused("zeros", &vec![0; SIZE], "unexpected character");
     let mut text = format!("{HEAD}    token: {}", "x".repeat(SIZE)).into_bytes();

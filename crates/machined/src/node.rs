@@ -125,6 +125,10 @@ impl NodeParts {
         let state = State::new(SystemClock);
         meta::register(&state)?;
         state.create("runtime", VOLUMES, VolumeLifecycle {}, "")?;
+        // Clients ask for these by name, support bundles among them; they exist before their first line.
+        for id in ["controller-runtime", "dns-resolve-cache"] {
+            self.logs.ring(id);
+        }
         let services =
             ServiceManager::new(events.clone(), self.logs.clone(), port, inherited, runtime.clone());
         let sequencer = Sequencer::new(tasks.clone(), events.clone(), runtime.clone());

@@ -28,9 +28,9 @@ func TestMaintenance(t *testing.T) {
 		}
 	}
 	compare(t, []comparison{
-		{name: "insecure-get", line: waiting + "get hostname --insecure", normalize: anyMachine},
-		{name: "insecure-get-yaml", line: waiting + "get hostname -i -o yaml", normalize: anyMachine},
-		{name: "insecure-get-json", line: waiting + "get hostname -i -o json", normalize: anyMachine},
+		{name: "insecure-get", digits: true, line: waiting + "get hostname --insecure", normalize: anyMachine},
+		{name: "insecure-get-yaml", digits: true, line: waiting + "get hostname -i -o yaml", normalize: anyMachine},
+		{name: "insecure-get-json", digits: true, line: waiting + "get hostname -i -o json", normalize: anyMachine},
 		{name: "insecure-get-id", line: waiting + "get machinestatus machine -i", digits: true, normalize: spaced},
 		{name: "insecure-get-secret", line: waiting + "get mc --insecure"},
 		{name: "insecure-version", line: waiting + "version --insecure", normalize: servers},

@@ -124,6 +124,10 @@ async fn a_sequence_tells_its_story_and_skips_unchecked_phases() {
             START startMachined
             STOP startMachined
           STOP earlyServices
+          START meta
+            START reloadMeta
+            STOP reloadMeta
+          STOP meta
           START config
             START loadConfig
             STOP loadConfig

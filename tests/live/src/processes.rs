@@ -17,6 +17,19 @@ pub struct Process {
     pub name: String,
 }
 
+impl Process {
+    /// When it was started, as time since the host's boot; exact to a hundredth of a second.
+    pub fn since_boot(&self) -> std::time::Duration {
+        std::time::Duration::from_millis(self.started * 10)
+    }
+}
+
+/// Time since the host's boot.
+pub fn uptime() -> Option<std::time::Duration> {
+    let text = fs::read_to_string("/proc/uptime").ok()?;
+    Some(std::time::Duration::from_secs_f64(text.split(' ').next()?.parse().ok()?))
+}
+
 /// All processes of the host.
 pub fn all() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
@@ -76,6 +89,24 @@ pub fn rss(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find(|line| line.starts_with("VmRSS:"))?;
     line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The most resident memory a process ever had, in KiB.
+pub fn peak(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find(|line| line.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// How often the threads of a process were put on a CPU so far.
+pub fn switches(pid: i32) -> Option<u64> {
+    let mut total = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let text = fs::read_to_string(thread.ok()?.path().join("status")).ok()?;
+        let counts = text.lines().filter(|line| line.contains("voluntary_ctxt_switches"));
+        total += counts.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum::<u64>();
+    }
+    Some(total)
 }
 
 /// CPU time of a process so far, user and system, in clock ticks.

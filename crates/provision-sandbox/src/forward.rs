@@ -3,13 +3,14 @@
 //! The listening sockets were bound in the host's network namespace; the connections to the machines are made in
 //! the fleet's, where this code runs.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ichor_provision::Cluster;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::error::SetupError;
 
@@ -53,25 +54,45 @@ fn bind_one(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Result<Forward, SetupErr
     Ok(Forward { listener, target: SocketAddr::from((to, port)) })
 }
 
+/// Ends the connections of machines that are gone. A machine that is switched off says nothing to those who are
+/// connected to it, and a client would wait for it.
+#[derive(Debug, Default)]
+pub(crate) struct Cuts(HashMap<IpAddr, Arc<Notify>>);
+
+impl Cuts {
+    /// Ends all connections to this machine.
+    pub(crate) fn cut(&self, machine: Ipv4Addr) {
+        if let Some(cut) = self.0.get(&IpAddr::from(machine)) {
+            cut.notify_waiters();
+        }
+    }
+}
+
 /// Starts forwarding, in the current runtime.
-pub(crate) fn start(forwards: Vec<Forward>) -> Result<(), SetupError> {
+pub(crate) fn start(forwards: Vec<Forward>) -> Result<Cuts, SetupError> {
+    let mut cuts = Cuts::default();
     for forward in forwards {
         let listener = tokio::net::TcpListener::from_std(forward.listener)
             .map_err(SetupError::step("watch a listening socket"))?;
-        tokio::spawn(accept(listener, forward.target));
+        let cut = cuts.0.entry(forward.target.ip()).or_default().clone();
+        tokio::spawn(accept(listener, forward.target, cut));
     }
-    Ok(())
+    Ok(cuts)
 }
 
-async fn accept(listener: tokio::net::TcpListener, target: SocketAddr) {
+async fn accept(listener: tokio::net::TcpListener, target: SocketAddr, cut: Arc<Notify>) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((client, _)) => {
+                let cut = cut.clone();
                 tokio::spawn(async move {
                     // Either side may break off at any time; that ends the other, and nobody else cares.
-                    let _ = carry(client, target).await;
+                    tokio::select! {
+                        _ = carry(client, target) => {}
+                        () = cut.notified() => {}
+                    }
                     drop(permit);
                 });
             }
@@ -127,6 +148,24 @@ mod tests {
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.unwrap();
         assert_eq!((got.as_str(), answer.as_str()), ("ping", "pong"));
+    }
+
+    #[tokio::test]
+    async fn the_connections_of_a_machine_end_with_it() {
+        let machine = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = machine.local_addr().unwrap();
+        let forward = Forward { listener: TcpListener::bind("127.0.0.1:0").unwrap(), target };
+        let address = forward.listener.local_addr().unwrap();
+        forward.listener.set_nonblocking(true).unwrap();
+        let cuts = start(vec![forward]).unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (_served, _) = machine.accept().await.unwrap();
+        cuts.cut(Ipv4Addr::new(127, 0, 0, 9));
+        let still = tokio::time::timeout(Duration::from_millis(50), client.read_u8()).await;
+        assert!(still.is_err(), "the end of another machine is none of this one's business");
+        cuts.cut(Ipv4Addr::LOCALHOST);
+        let read = tokio::time::timeout(Duration::from_secs(10), client.read_u8()).await;
+        assert!(read.expect("the connection ends").is_err());
     }
 
     #[test]

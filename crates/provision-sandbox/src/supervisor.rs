@@ -26,7 +26,7 @@ use crate::cgroups::Hierarchies;
 use crate::control::{LINE_MAX, Reply, Request};
 use crate::error::SetupError;
 use crate::fleet::{Effect, Fleet};
-use crate::forward::{self, Forward};
+use crate::forward::{self, Cuts, Forward};
 use crate::layout::Layout;
 use crate::{HIDDEN, rootfs};
 
@@ -120,8 +120,8 @@ fn inner(layout: &Layout, cluster: &Cluster, forwards: Vec<Forward>) -> Result<(
         .map_err(SetupError::step("make a runtime"))?;
     runtime.block_on(async {
         make_bridge(cluster).await?;
-        forward::start(forwards)?;
-        serve(layout, cluster).await
+        let cuts = forward::start(forwards)?;
+        serve(layout, cluster, cuts).await
     })
 }
 
@@ -159,7 +159,7 @@ async fn make_bridge(cluster: &Cluster) -> Result<(), SetupError> {
 type Call = (Request, oneshot::Sender<Reply>);
 
 /// Starts all machines and serves requests, for as long as the process lives.
-async fn serve(layout: &Layout, cluster: &Cluster) -> Result<(), SetupError> {
+async fn serve(layout: &Layout, cluster: &Cluster, cuts: Cuts) -> Result<(), SetupError> {
     let mut children = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child())
         .map_err(SetupError::step("watch children"))?;
     let socket = layout.control();
@@ -171,6 +171,8 @@ async fn serve(layout: &Layout, cluster: &Cluster) -> Result<(), SetupError> {
 
     let mut loop_state = Supervisor {
         layout,
+        cluster,
+        cuts,
         fleet: Fleet::new(cluster.machines.iter().map(|machine| machine.name.clone())),
         names: cluster.machines.iter().map(|machine| machine.name.clone()).collect(),
         waiting: Vec::new(),
@@ -204,6 +206,8 @@ async fn sleep_until(due: Option<Instant>) {
 
 struct Supervisor<'a> {
     layout: &'a Layout,
+    cluster: &'a Cluster,
+    cuts: Cuts,
     fleet: Fleet,
     names: Vec<String>,
     /// Who waits for which machines to be off. Bounded by the connections that wait.
@@ -243,6 +247,10 @@ impl Supervisor<'_> {
             let code = status.code().unwrap_or_else(signal);
             if let Some(name) = self.fleet.ended(pid, code, Instant::now()) {
                 eprintln!("{name}: ended with {code}");
+                let gone = self.cluster.machines.iter().find(|machine| machine.name == name);
+                if let Some(machine) = gone {
+                    self.cuts.cut(machine.address);
+                }
             }
         }
         self.wake();

@@ -38,8 +38,8 @@ build: setup ## Build bin/ichorctl and the node image
 	@ICHOR_COMMIT=$$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown) \
 		$(CARGO) build --release --locked -p ichor-init -p ichor-cli
 	@mkdir -p bin build
-	@install -m 0755 $(RELEASE)/ichorctl bin/ichorctl
-	@install -m 0755 $(RELEASE)/ichor build/ichor
+	@install -s -m 0755 $(RELEASE)/ichorctl bin/ichorctl
+	@install -s -m 0755 $(RELEASE)/ichor build/ichor
 	@$(call say,building the root image)
 	@$(CARGO) xtask image
 	@ls -lh bin/ichorctl build/ichor build/rootfs.squashfs | awk '{print "    " $$9 "  " $$5}'

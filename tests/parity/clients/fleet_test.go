@@ -66,7 +66,7 @@ func setUp() error {
 	fleet.name = fmt.Sprintf("clients-%d", os.Getpid())
 	fleet.talosconfig = filepath.Join(home, ".talos", "config")
 	made := ours().run(3*time.Minute, "cluster", "create", "--name", fleet.name, "--cidr", "10.78.0.0/24",
-		"--controlplanes", "1", "--workers", "1", "--wait=false")
+		"--controlplanes", "1", "--workers", "1")
 	if made.status != 0 {
 		return fmt.Errorf("exit status %d: %s", made.status, made.stderr)
 	}

@@ -23,6 +23,7 @@ use crate::{
     v1alpha1,
 };
 
+pub use machine::KUBELET_PROTECTED;
 pub use text::check_endpoint;
 
 /// What the place a configuration is meant for demands.

@@ -3,6 +3,7 @@
 
 use ichor_config::Documents;
 use ichor_config::v1alpha1::kubelet as config;
+use ichor_config::validate::KUBELET_PROTECTED;
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
 use ichor_ctl::{Configuration, active_input};
 use ichor_resource::config::MachineType as MachineTypeSpec;
@@ -19,22 +20,6 @@ use crate::settings::{dns_addresses, external_cloud_provider, map, object};
 
 const KUBELET: &str = "kubelet";
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
-/// Fields of the configuration file that are ours alone.
-const PROTECTED: &[&str] = &[
-    "apiVersion",
-    "authentication",
-    "authorization",
-    "cgroupRoot",
-    "kind",
-    "kubeletCgroups",
-    "port",
-    "protectKernelDefaults",
-    "resolvConf",
-    "rotateCertificates",
-    "systemCgroups",
-    "staticPodPath",
-    "seccompDefault",
-];
 /// Flags that are ours alone.
 const DENIED: &[&str] = &[
     "bootstrap-kubeconfig",
@@ -242,7 +227,8 @@ fn configuration(
     host: &Host,
 ) -> Result<Map<String, Json>, KubeletError> {
     let extra = &config.extra_config.0;
-    let taken: Vec<&str> = PROTECTED.iter().copied().filter(|field| extra.contains_key(*field)).collect();
+    let taken: Vec<&str> =
+        KUBELET_PROTECTED.iter().copied().filter(|field| extra.contains_key(*field)).collect();
     if !taken.is_empty() {
         return Err(KubeletError::Protected(taken.join(", ")));
     }

@@ -37,7 +37,7 @@ func example(t *testing.T, name string, args ...string) ([]byte, error) {
 	t.Helper()
 	dir := os.Getenv("ICHOR_EXAMPLES")
 	if dir == "" {
-		t.Skip("ICHOR_EXAMPLES is not set; run `make test-parity`")
+		t.Fatal("ICHOR_EXAMPLES is not set; run `make test-parity`")
 	}
 	return exec.Command(filepath.Join(dir, name), args...).Output()
 }
@@ -47,7 +47,7 @@ func ichorctl(t *testing.T, args ...string) {
 	t.Helper()
 	root := os.Getenv("ICHOR_ROOT")
 	if root == "" {
-		t.Skip("ICHOR_ROOT is not set; run `make test-parity`")
+		t.Fatal("ICHOR_ROOT is not set; run `make test-parity`")
 	}
 	out, err := exec.Command(filepath.Join(root, "bin", "ichorctl"), args...).CombinedOutput()
 	require.NoError(t, err, "ichorctl %s: %s", strings.Join(args, " "), out)
@@ -180,7 +180,7 @@ func TestGenerationIsExactForEveryContract(t *testing.T) {
 func TestWrongConfigurationsAreWrongForBoth(t *testing.T) {
 	root := os.Getenv("ICHOR_ROOT")
 	if root == "" {
-		t.Skip("ICHOR_ROOT is not set; run `make test-parity`")
+		t.Fatal("ICHOR_ROOT is not set; run `make test-parity`")
 	}
 	dir := filepath.Join(root, "crates", "config", "tests", "wrong")
 	expected := map[string]string{}

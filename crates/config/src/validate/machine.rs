@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Fields of the kubelet configuration that are not for people to set.
-const KUBELET_PROTECTED: [&str; 13] = [
+pub const KUBELET_PROTECTED: [&str; 13] = [
     "apiVersion",
     "authentication",
     "authorization",

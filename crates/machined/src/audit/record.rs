@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ichor_rpc::authorize;
 use ichor_rpc::caller::Parts;
+use ichor_rpc::status::go_name;
 use jiff::Timestamp;
 use tonic::Code;
 
@@ -97,7 +98,7 @@ impl Event<'_> {
         };
         text("method", &self.method[..cut(self.method, METHOD_MAX)]);
         text("target", self.target);
-        text("code", if self.what == What::Opened { "" } else { code_name(self.code) });
+        text("code", if self.what == What::Opened { "" } else { go_name(self.code) });
         text("reason", self.reason);
         if self.what == What::Call {
             let _ = write!(out, ",\"duration_ms\":{:.3}", self.took.as_secs_f64() * 1000.0);
@@ -167,29 +168,6 @@ fn quote(out: &mut String, text: &str) {
 fn cut(text: &str, max: usize) -> usize {
     let max = max.min(text.len());
     (0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0)
-}
-
-/// The name of a code as clients print it.
-fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    }
 }
 
 /// Events of one kind within a window.

@@ -1,4 +1,8 @@
-//! The root image: a read-only squashfs with the node program and the directories a node expects.
+//! The root image: a read-only squashfs with the node program, the programs containers need and the directories a
+//! node expects.
+//!
+//! The container programs are those of `build/components`; without them, or with `--bare`, the image is small and its
+//! node runs everything but Kubernetes.
 //!
 //! The same input gives the same bytes: owners and times are fixed and entries come in a fixed order.
 
@@ -12,6 +16,19 @@ use backhand::{FilesystemCompressor, FilesystemWriter, NodeHeader};
 
 /// Names the one program answers to.
 const PROGRAMS: &[&str] = &["apid", "init", "machined", "poweroff", "reboot", "shutdown", "trustd"];
+
+/// Programs of `build/components` that run on the node itself, and where they lie there. What runs in containers comes
+/// in images.
+const COMPONENTS: &[(&str, &str)] = &[
+    ("cni/bridge", "opt/cni/bin/bridge"),
+    ("cni/firewall", "opt/cni/bin/firewall"),
+    ("cni/host-local", "opt/cni/bin/host-local"),
+    ("cni/loopback", "opt/cni/bin/loopback"),
+    ("cni/portmap", "opt/cni/bin/portmap"),
+    ("containerd", "usr/bin/containerd"),
+    ("containerd-shim-runc-v2", "usr/bin/containerd-shim-runc-v2"),
+    ("runc", "usr/bin/runc"),
+];
 
 /// Directories, parents first. Most are places to mount on.
 const DIRECTORIES: &[&str] = &[
@@ -104,8 +121,48 @@ const LINKS: &[(&str, &str)] = &[
     ("usr/share/ca-certificates", "/etc/ssl"),
 ];
 
+/// The container runtime's own file; all that may change is in the one it names.
+const CRI: &str = "\
+version = 3
+
+disabled_plugins = [
+    'io.containerd.differ.v1.erofs',
+    'io.containerd.internal.v1.tracing',
+    'io.containerd.snapshotter.v1.blockfile',
+    'io.containerd.snapshotter.v1.erofs',
+    'io.containerd.tracing.processor.v1.otlp',
+]
+
+imports = ['/etc/cri/conf.d/cri.toml']
+
+[debug]
+  format = 'json'
+  level = 'info'
+";
+
+/// The first part of what the runtime is told: pods keep what they unpacked, not what they downloaded.
+const CRI_BASE: &str = "\
+version = 3
+
+[plugins]
+  [plugins.'io.containerd.cri.v1.images']
+    discard_unpacked_layers = true
+    use_local_image_pull = true
+
+  [plugins.'io.containerd.cri.v1.runtime']
+    [plugins.'io.containerd.cri.v1.runtime'.containerd]
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes]
+        [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+          base_runtime_spec = '/etc/cri/conf.d/base-spec.json'
+
+  [plugins.'io.containerd.nri.v1.nri']
+    disable = true
+";
+
 /// Files with content. Users are those that services run as; nobody can log in.
 const FILES: &[(&str, &str)] = &[
+    ("etc/cri/conf.d/00-base.part", CRI_BASE),
+    ("etc/cri/containerd.toml", CRI),
     ("etc/group", "root:x:0:\ntty:x:5:\napid:x:50:\ntrustd:x:51:\netcd:x:60:\nnogroup:x:65534:\n"),
     ("etc/nfsmount.conf", "[ NFSMount_Global_Options ]\nnolock=true\n"),
     ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
@@ -124,16 +181,18 @@ const FILES: &[(&str, &str)] = &[
 /// What goes into an image, and where it comes out.
 struct Options {
     binary: PathBuf,
+    components: Option<PathBuf>,
     ca_bundle: Option<PathBuf>,
     out: PathBuf,
 }
 
-/// Builds `build/rootfs.squashfs` from `build/ichor`; `--binary`, `--ca-bundle` and `--out` say otherwise.
+/// Builds `build/rootfs.squashfs` from `build/ichor` and `build/components`; options say otherwise.
 pub fn run(root: &Path, args: &[String]) -> Result<()> {
     let options = parse(root, args)?;
     let binary = read(&options.binary).context("build the node first: `make build` does both")?;
     let bundle = options.ca_bundle.as_deref().map(read).transpose()?;
-    let image = build(&binary, bundle.as_deref())?;
+    let programs = programs(options.components.as_deref())?;
+    let image = build(&binary, bundle.as_deref(), &programs)?;
     if let Some(dir) = options.out.parent() {
         fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     }
@@ -147,24 +206,48 @@ pub fn run(root: &Path, args: &[String]) -> Result<()> {
 fn parse(root: &Path, args: &[String]) -> Result<Options> {
     let mut options = Options {
         binary: root.join("build/ichor"),
+        components: Some(root.join("build/components")),
         ca_bundle: None,
         out: root.join("build/rootfs.squashfs"),
     };
     let mut args = args.iter();
     while let Some(flag) = args.next() {
+        if flag == "--bare" {
+            options.components = None;
+            continue;
+        }
         let value = args.next().with_context(|| format!("{flag} needs a path"))?;
         match flag.as_str() {
             "--binary" => options.binary = value.into(),
             "--ca-bundle" => options.ca_bundle = Some(value.into()),
+            "--components" => options.components = Some(value.into()),
             "--out" => options.out = value.into(),
-            other => bail!("unknown option {other}; there are --binary, --ca-bundle and --out"),
+            other => bail!(
+                "unknown option {other}; there are --bare, --binary, --ca-bundle, --components and --out"
+            ),
         }
     }
     Ok(options)
 }
 
+/// A program and its place in the image.
+type Program = (&'static str, Vec<u8>);
+
+/// The container programs: all that are to be there, or none when they were not built.
+fn programs(dir: Option<&Path>) -> Result<Vec<Program>> {
+    let Some(dir) = dir.filter(|dir| COMPONENTS.iter().any(|(name, _)| dir.join(name).exists())) else {
+        return Ok(Vec::new());
+    };
+    COMPONENTS
+        .iter()
+        .map(|(name, place)| {
+            Ok((*place, read(&dir.join(name)).context("`make components` builds them all")?))
+        })
+        .collect()
+}
+
 /// The bytes of the image.
-fn build(binary: &[u8], ca_bundle: Option<&[u8]>) -> Result<Vec<u8>> {
+fn build(binary: &[u8], ca_bundle: Option<&[u8]>, programs: &[Program]) -> Result<Vec<u8>> {
     let mut image = FilesystemWriter::default();
     image.set_compressor(FilesystemCompressor::new(Compressor::Zstd, None)?);
     image.set_time(0);
@@ -191,6 +274,9 @@ fn build(binary: &[u8], ca_bundle: Option<&[u8]>) -> Result<Vec<u8>> {
         image.push_symlink(target, path, header(0o777))?;
     }
     image.push_file(Cursor::new(binary.to_vec()), "usr/bin/ichor", header(0o755))?;
+    for (place, bytes) in programs {
+        image.push_file(Cursor::new(bytes.as_slice()), place, header(0o755))?;
+    }
     for name in PROGRAMS {
         image.push_symlink("ichor", format!("usr/bin/{name}"), header(0o777))?;
     }
@@ -240,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_node_program_is_there_under_all_its_names() {
-        let lines = tree(build(b"the program", None).unwrap());
+        let lines = tree(build(b"the program", None, &[]).unwrap());
         assert!(lines.contains(&"/usr/bin/ichor 755 11 bytes".to_owned()), "{lines:#?}");
         for name in PROGRAMS {
             assert!(lines.contains(&format!("/usr/bin/{name} -> ichor")), "{name}");
@@ -253,19 +339,38 @@ mod tests {
 
     #[test]
     fn the_same_input_gives_the_same_image() {
-        assert_eq!(build(b"x", None).unwrap(), build(b"x", None).unwrap());
-        assert_ne!(build(b"x", None).unwrap(), build(b"y", None).unwrap());
+        assert_eq!(build(b"x", None, &[]).unwrap(), build(b"x", None, &[]).unwrap());
+        assert_ne!(build(b"x", None, &[]).unwrap(), build(b"y", None, &[]).unwrap());
     }
 
     #[test]
     fn a_given_bundle_replaces_the_placeholder() {
-        let lines = tree(build(b"x", Some(b"bundle")).unwrap());
+        let lines = tree(build(b"x", Some(b"bundle"), &[]).unwrap());
         assert!(lines.contains(&"/etc/ssl/certs/ca-certificates 644 6 bytes".to_owned()));
     }
 
     #[test]
     fn an_unknown_option_is_named() {
         let error = parse(Path::new("/"), &["--nope".to_owned(), "x".to_owned()]).err().unwrap();
-        assert_eq!(error.to_string(), "unknown option --nope; there are --binary, --ca-bundle and --out");
+        assert_eq!(
+            error.to_string(),
+            "unknown option --nope; there are --bare, --binary, --ca-bundle, --components and --out"
+        );
+    }
+
+    #[test]
+    fn container_programs_are_there_all_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(programs(Some(dir.path())).unwrap().is_empty());
+        assert!(programs(None).unwrap().is_empty());
+        fs::write(dir.path().join("runc"), "runc").unwrap();
+        assert!(programs(Some(dir.path())).unwrap_err().to_string().contains("make components"));
+        fs::create_dir(dir.path().join("cni")).unwrap();
+        for (name, _) in COMPONENTS {
+            fs::write(dir.path().join(name), name).unwrap();
+        }
+        let lines = tree(build(b"x", None, &programs(Some(dir.path())).unwrap()).unwrap());
+        assert!(lines.contains(&"/usr/bin/runc 755 4 bytes".to_owned()), "{lines:#?}");
+        assert!(lines.contains(&"/opt/cni/bin/loopback 755 12 bytes".to_owned()), "{lines:#?}");
     }
 }

@@ -18,6 +18,7 @@ const SERVICES: &[&str] = &[
     "discovery/client.proto",
     "containerd/containerd.proto",
     "cri/cri.proto",
+    "etcd/etcd.proto",
     "ichor/node.proto",
     "ichor/audit.proto",
 ];
@@ -27,6 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(SERVICES, ["proto"])?;
     tonic_prost_build::configure()
         .bytes(".common.Data.bytes")
+        .bytes(".etcd.SnapshotResponse.blob")
         .bytes(".cosi.resource.Spec.proto_spec")
         .build_transport(false)
         .codec_path("crate::codec::Codec")

@@ -29,7 +29,7 @@ const LAYERS: &[(u8, &[&str])] = &[
         ],
     ),
     (1, &["cosi", "rpc", "observe"]),
-    (2, &["sys", "net", "block", "image", "registry", "discovery", "containerd"]),
+    (2, &["sys", "net", "block", "image", "registry", "discovery", "containerd", "etcd", "kube"]),
     (
         3,
         &[
@@ -40,7 +40,9 @@ const LAYERS: &[(u8, &[&str])] = &[
             "ctl-block",
             "ctl-cluster",
             "ctl-k8s",
+            "ctl-etcd",
             "ctl-runtime",
+            "health",
         ],
     ),
     (

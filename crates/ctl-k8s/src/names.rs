@@ -118,7 +118,7 @@ fn node_ip_config(config: &Documents) -> NodeIPConfig {
 }
 
 /// The addresses a device shares with other control planes.
-fn virtual_addresses(device: &ichor_config::v1alpha1::network::Device) -> Vec<String> {
+pub fn virtual_addresses(device: &ichor_config::v1alpha1::network::Device) -> Vec<String> {
     let own = device.vip.iter();
     let vlans = device.vlans.iter().filter_map(|vlan| vlan.vip.as_ref());
     own.chain(vlans).map(|vip| vip.ip.clone()).filter(|ip| !ip.is_empty()).collect()

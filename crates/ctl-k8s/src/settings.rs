@@ -301,7 +301,8 @@ fn extra_manifests(config: &Documents) -> Result<ExtraManifestsConfig, Controlle
     Ok(ExtraManifestsConfig { extra_manifests: manifests })
 }
 
-pub(crate) fn map(given: &ichor_config::model::Map<String>) -> Args {
+/// A map of the configuration as resources have it.
+pub fn map(given: &ichor_config::model::Map<String>) -> Args {
     given.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 

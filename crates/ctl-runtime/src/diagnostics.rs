@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
+use ichor_cosi::{Context, Controller, ControllerError, Input, Output, shared, weak};
 use ichor_ctl::{Configuration, active_input};
 use ichor_resource::network::NodeAddress;
 use ichor_resource::runtime::Diagnostic;
@@ -30,7 +30,7 @@ impl Controller for DiagnosticsController {
     }
 
     fn outputs(&self) -> Vec<Output> {
-        vec![exclusive::<Diagnostic>()]
+        vec![shared::<Diagnostic>()]
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {

@@ -62,6 +62,10 @@ pub mod containerd {
 pub mod cri {
     tonic::include_proto!("runtime.v1");
 }
+/// What a node asks of etcd.
+pub mod etcd {
+    tonic::include_proto!("etcd");
+}
 /// How nodes of a cluster find each other.
 pub mod discovery {
     /// What a discovery service is asked.

@@ -123,7 +123,7 @@ fn stream(yes: bool) -> &'static str {
 
 fn facts_of_protos(set: &FileDescriptorSet) -> Facts {
     let mut facts = Facts::new();
-    let other = ["google.protobuf", "ichor.", "containerd", "runtime.", "sidero.discovery."];
+    let other = ["google.protobuf", "ichor.", "containerd", "etcd", "runtime.", "sidero.discovery."];
     let others = |package: &str| other.iter().any(|prefix| package.starts_with(prefix));
     for file in set.file.iter().filter(|f| !others(f.package())) {
         for message in &file.message_type {

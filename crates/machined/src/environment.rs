@@ -41,7 +41,12 @@ fn merge<'a>(
 
 /// The same service with the node's environment, proxies left out.
 pub fn with(mut service: ServiceSpec, node: &Node) -> ServiceSpec {
-    if let Run::Process(process) = &mut service.run {
+    let process = match &mut service.run {
+        Run::Process(process) => Some(process),
+        Run::Container(container) => Some(&mut container.process),
+        Run::Planned(_) | Run::Task(_) | Run::Nothing => None,
+    };
+    if let Some(process) = process {
         let proxy = |variable: &&String| {
             let name = variable.split('=').next().unwrap_or_default().to_ascii_lowercase();
             PROXIES.contains(&name.as_str())

@@ -18,9 +18,11 @@ mod tests;
 pub use condition::{About, Condition, condition, condition_about};
 pub use health::{Health, HealthCheck};
 pub use manager::{ServiceError, ServiceManager};
-pub use port::{ExitKind, Process, ProcessPort, SpawnError};
+pub use port::{ExitKind, ImagePort, Process, ProcessPort, SpawnError};
 pub use record::{Record, ServiceState};
-pub use spec::{ApiAccess, ProcessSpec, RestartPolicy, Run, ServiceSpec};
+pub use spec::{
+    ApiAccess, ContainerMount, ContainerSpec, Plan, ProcessSpec, RestartPolicy, Root, Run, ServiceSpec,
+};
 
 /// A boxed future, for ports and hooks that are held as values.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -22,7 +22,7 @@ use ichor_sys::supervisor::{
 };
 
 use crate::reactor;
-use crate::services::{BoxFuture, ExitKind, Process, ProcessPort, ProcessSpec, SpawnError};
+use crate::services::{BoxFuture, ExitKind, Process, ProcessPort, ProcessSpec, Root, SpawnError};
 
 /// init answers at once; longer means that something is badly wrong.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -32,6 +32,10 @@ const SEND_TRIES: u32 = 250;
 
 /// Between two tries.
 const SEND_REST: Duration = Duration::from_millis(20);
+
+/// What a container can be given: neither the end of the machine nor new code in its kernel.
+const GRANTABLE: Capabilities =
+    Capabilities::ALL.without(Capabilities::SYS_BOOT).without(Capabilities::SYS_MODULE);
 
 /// What machined finds when it starts.
 pub struct Inheritance {
@@ -216,7 +220,11 @@ impl ProcessPort for Supervisor {
             uid: spec.uid,
             gid: spec.uid,
             cgroup: spec.cgroup.clone(),
-            capabilities: if spec.privileged { Capabilities::ALL } else { Capabilities::NONE },
+            capabilities: match (spec.privileged, &spec.root) {
+                (true, None) => Capabilities::ALL,
+                (true, Some(_)) => GRANTABLE,
+                (false, _) => Capabilities::NONE,
+            },
             oom_score_adj: spec.oom_score_adj,
             no_new_privs: !spec.privileged,
             filter: match (spec.privileged, spec.view.is_empty()) {
@@ -226,6 +234,7 @@ impl ProcessPort for Supervisor {
             },
             masked: spec.masked.clone(),
             view: spec.view.clone(),
+            root: spec.root.as_ref().map(Root::parts).unwrap_or_default(),
             ..SpawnRequest::new(name, &spec.path)
         };
         let (sender, receiver) = oneshot::channel();

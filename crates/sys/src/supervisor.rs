@@ -14,6 +14,7 @@ pub mod client;
 pub mod exec;
 pub mod launch;
 pub mod local;
+mod root;
 pub mod server;
 mod view;
 pub mod wire;

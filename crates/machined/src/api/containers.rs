@@ -210,7 +210,7 @@ async fn daemons(node: &Node) -> Result<Vec<Container>, Status> {
             Run::Process(process) if contained && record.state() == ServiceState::Running => {
                 Some((spec.id.clone(), process.cgroup.clone().unwrap_or_default()))
             }
-            Run::Process(_) | Run::Task(_) | Run::Nothing => None,
+            _ => None,
         }
     });
     let running: Vec<(String, String)> = running.into_iter().flatten().collect();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,7 +14,7 @@ use tracing::info;
 use ichor_observe::LogManager;
 use ichor_wire::machine;
 
-use super::port::{Process, ProcessPort};
+use super::port::{ImagePort, Process, ProcessPort};
 use super::record::{Record, ServiceState};
 use super::runner;
 use super::spec::ServiceSpec;
@@ -69,6 +69,7 @@ pub(super) struct Shared {
     runtime: Handle,
     pub(super) logs: LogManager,
     pub(super) port: Arc<dyn ProcessPort>,
+    pub(super) images: OnceLock<Arc<dyn ImagePort>>,
 }
 
 #[derive(Default)]
@@ -115,8 +116,14 @@ impl ServiceManager {
                 runtime,
                 logs,
                 port,
+                images: OnceLock::new(),
             }),
         }
+    }
+
+    /// Says where the roots of containers come from. The first word counts.
+    pub fn with_images(&self, images: Arc<dyn ImagePort>) {
+        let _ = self.shared.images.set(images);
     }
 
     /// Makes a service known. One that is known already stays as it is.

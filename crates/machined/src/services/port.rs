@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use tokio::sync::oneshot;
 
 use super::BoxFuture;
-use super::spec::ProcessSpec;
+use super::spec::{ContainerSpec, ProcessSpec};
 
 /// A process of a service, as the port knows it.
 #[derive(Debug)]
@@ -70,4 +70,11 @@ pub trait ProcessPort: Send + Sync {
 
     /// Gives up an exited process: its status and output are known.
     fn release(&self, handle: u64);
+}
+
+/// Makes the roots of containers.
+pub trait ImagePort: Send + Sync {
+    /// Pulls and unpacks the image where that is still to be done and makes a fresh root for the service. The process
+    /// comes back complete: with its root, and with what the image says of arguments and environment.
+    fn prepare(&self, id: &str, spec: &ContainerSpec) -> BoxFuture<'static, Result<ProcessSpec, String>>;
 }

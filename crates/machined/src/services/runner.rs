@@ -17,7 +17,7 @@ use super::health::Health;
 use super::manager::{ServiceManager, Shared};
 use super::port::{ExitKind, Process};
 use super::record::ServiceState;
-use super::spec::{ProcessSpec, RestartPolicy, Run, ServiceSpec, TaskRun};
+use super::spec::{ContainerSpec, ProcessSpec, RestartPolicy, Run, ServiceSpec, TaskRun};
 
 const SIGTERM: i32 = 15;
 pub(super) const SIGKILL: i32 = 9;
@@ -146,18 +146,41 @@ async fn attempts(
     let mut backoff = Backoff::default();
     loop {
         let began = Instant::now();
-        let result = match &spec.run {
-            Run::Nothing => return Ok(Ended::Skipped),
-            Run::Task(task) => run_task(shared, spec, task, stop).await,
-            Run::Process(process) => run_process(shared, spec, process, stop, inherited.take()).await,
+        let mut ran = true;
+        let result = match (inherited.take(), &spec.run) {
+            (_, Run::Nothing) => return Ok(Ended::Skipped),
+            (_, Run::Task(task)) => run_task(shared, spec, task, stop).await,
+            (Some(child), run) => {
+                let name = run.describe(&spec.id);
+                let message = match run {
+                    Run::Process(_) => format!("Process {name} found running with PID {}", child.pid),
+                    _ => found_task(&spec.id, child.pid, "Found"),
+                };
+                watch_process(shared, spec, &name, stop, child, message).await
+            }
+            (None, run) => {
+                let decided = tokio::select! {
+                    decided = decide(shared, spec, run) => decided,
+                    () = stop.cancelled() => return Ok(Ended::Finished),
+                };
+                match decided {
+                    Ok(Run::Nothing) => return Ok(Ended::Skipped),
+                    Ok(Run::Task(task)) => run_task(shared, spec, &task, stop).await,
+                    Ok(Run::Process(process)) => run_process(shared, spec, &process, stop).await,
+                    Ok(Run::Container(_) | Run::Planned(_)) => {
+                        Err("a plan may not lead to a plan".to_owned())
+                    }
+                    Err(error) => {
+                        ran = false;
+                        Err(error)
+                    }
+                }
+            }
         };
         if stop.is_cancelled() {
             return Ok(Ended::Finished);
         }
-        let name = match &spec.run {
-            Run::Process(process) => process.describe(),
-            Run::Task(_) | Run::Nothing => format!("Task({})", spec.id),
-        };
+        let name = spec.run.describe(&spec.id);
         let again = match (spec.restart, &result) {
             (RestartPolicy::Forever, _) | (RestartPolicy::UntilSuccess, Err(_)) => true,
             (RestartPolicy::Once, _) | (RestartPolicy::UntilSuccess, Ok(())) => false,
@@ -171,7 +194,8 @@ async fn attempts(
         };
         shared.update(&spec.id, ServiceState::Waiting, message);
         tokio::select! {
-            () = tokio::time::sleep(backoff.rest(began.elapsed())) => {}
+            // An image that could not be had is no process that ran, however long it took to find out.
+            () = tokio::time::sleep(backoff.rest(if ran { began.elapsed() } else { Duration::ZERO })) => {}
             () = stop.cancelled() => return Ok(Ended::Finished),
         }
     }
@@ -206,29 +230,58 @@ async fn run_task(
     }
 }
 
+/// Finds out what is to be run: asks the plan, and makes the root of a container.
+async fn decide(shared: &Shared, spec: &ServiceSpec, run: &Run) -> Result<Run, String> {
+    match run {
+        Run::Planned(plan) => match plan().await? {
+            Run::Container(container) => contain(shared, spec, &container).await,
+            other => Ok(other),
+        },
+        Run::Container(container) => contain(shared, spec, container).await,
+        Run::Process(process) => Ok(Run::Process(process.clone())),
+        Run::Task(task) => Ok(Run::Task(Arc::clone(task))),
+        Run::Nothing => Ok(Run::Nothing),
+    }
+}
+
+async fn contain(shared: &Shared, spec: &ServiceSpec, container: &ContainerSpec) -> Result<Run, String> {
+    let images = shared.images.get().ok_or("there is nothing on this node that holds images")?;
+    shared.update(&spec.id, ServiceState::Preparing, format!("Preparing image {}", container.image));
+    images.prepare(&spec.id, container).await.map(Run::Process)
+}
+
+fn found_task(id: &str, pid: i32, verb: &str) -> String {
+    format!("{verb} task {id} (PID {pid}) for container {id}")
+}
+
 async fn run_process(
     shared: &Shared,
     spec: &ServiceSpec,
     process: &ProcessSpec,
     stop: &CancellationToken,
-    inherited: Option<Process>,
 ) -> Result<(), String> {
-    let name = process.describe();
-    let (mut child, message) = match inherited {
-        Some(child) => {
-            let message = format!("Process {name} found running with PID {}", child.pid);
-            (child, message)
-        }
-        None => {
-            let child = shared
-                .port
-                .spawn(&spec.id, process)
-                .await
-                .map_err(|error| format!("failed to start {name}: {error}"))?;
-            let message = format!("Process {name} started with PID {}", child.pid);
-            (child, message)
-        }
+    let name = spec.run.describe(&spec.id);
+    let child = shared
+        .port
+        .spawn(&spec.id, process)
+        .await
+        .map_err(|error| format!("failed to start {name}: {error}"))?;
+    let message = match process.root {
+        Some(_) => found_task(&spec.id, child.pid, "Started"),
+        None => format!("Process {name} started with PID {}", child.pid),
     };
+    watch_process(shared, spec, &name, stop, child, message).await
+}
+
+/// Sees a process through to its end.
+async fn watch_process(
+    shared: &Shared,
+    spec: &ServiceSpec,
+    name: &str,
+    stop: &CancellationToken,
+    mut child: Process,
+    message: String,
+) -> Result<(), String> {
     let log = shared.logs.ring(&spec.id);
     let exited = CancellationToken::new();
     let copier =
@@ -238,7 +291,7 @@ async fn run_process(
     let exit = tokio::select! {
         exit = &mut child.exit => exit.ok(),
         () = health(shared, spec) => None,
-        () = stop.cancelled() => terminate(shared, spec, &name, &mut child).await,
+        () = stop.cancelled() => terminate(shared, spec, name, &mut child).await,
     };
     exited.cancel();
     if let Some(copier) = copier {

@@ -57,6 +57,60 @@ pub struct ProcessSpec {
     /// All that it sees, as `ichor_sys::supervisor::SpawnRequest::view` has it; it is then one of our own daemons and
     /// held to what those need. Nothing stands for everything.
     pub view: Vec<String>,
+    /// The root of an image; filled in when a container is started.
+    pub root: Option<Root>,
+}
+
+/// The root of a container: the layers of an image, and what of the machine shows in it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Root {
+    /// The directory that names in the options are relative to.
+    pub base: String,
+    /// Options of the overlay mount, or a `bind:` and a directory that is the root already.
+    pub options: String,
+    /// What of the machine shows in it.
+    pub mounts: Vec<ContainerMount>,
+}
+
+impl Root {
+    /// As `ichor_sys::supervisor::SpawnRequest::root` has it.
+    pub fn parts(&self) -> Vec<String> {
+        let mut parts = vec![self.base.clone(), self.options.clone()];
+        for mount in &self.mounts {
+            let mode = match (mount.read_only, mount.shared) {
+                (true, false) => 'r',
+                (false, false) => 'w',
+                (true, true) => 'R',
+                (false, true) => 'W',
+            };
+            parts.extend([format!("{mode}{}", mount.source), mount.target.clone()]);
+        }
+        parts
+    }
+}
+
+/// A process in the root of an image; `process.path` is inside of the image.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ContainerSpec {
+    /// Its name with registry and tag, or digest.
+    pub image: String,
+    /// What runs in it. An empty path stands for the image's own entry point; the image's environment comes first.
+    pub process: ProcessSpec,
+    /// What of the machine shows in it, parents first.
+    pub mounts: Vec<ContainerMount>,
+}
+
+/// A file or directory of the machine that a container sees.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ContainerMount {
+    /// Where it is on the machine. What does not exist there is left out.
+    pub source: String,
+    /// Where the container sees it.
+    pub target: String,
+    /// Without writing.
+    pub read_only: bool,
+    /// With all below it, and mounts made later seen on both sides.
+    pub shared: bool,
 }
 
 impl ProcessSpec {
@@ -70,15 +124,33 @@ impl ProcessSpec {
 /// An in-process service: runs until it ends by itself or the token is cancelled.
 pub type TaskRun = Arc<dyn Fn(CancellationToken) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
+/// Decides what to run each time the service starts.
+pub type Plan = Arc<dyn Fn() -> BoxFuture<'static, Result<Run, String>> + Send + Sync>;
+
 /// What is run.
 #[derive(Clone)]
 pub enum Run {
     /// A process of its own.
     Process(ProcessSpec),
+    /// A process of its own in the root of an image.
+    Container(ContainerSpec),
+    /// Decided anew at every start.
+    Planned(Plan),
     /// A task of this process.
     Task(TaskRun),
     /// Nothing: the service is skipped.
     Nothing,
+}
+
+impl Run {
+    /// How messages name it.
+    pub fn describe(&self, id: &str) -> String {
+        match self {
+            Self::Process(process) => process.describe(),
+            Self::Container(_) | Self::Planned(_) => format!("Containerd({id})"),
+            Self::Task(_) | Self::Nothing => format!("Task({id})"),
+        }
+    }
 }
 
 /// A step before or after the run.

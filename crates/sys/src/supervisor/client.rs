@@ -56,6 +56,11 @@ pub struct SpawnRequest {
     /// write to), the path, and, where it is to appear elsewhere, `:` and that path. What is missing is left out.
     /// Nothing stands for the whole root.
     pub view: Vec<String>,
+    /// The root of a container, where the path of the program is then looked for: a directory, the options of an
+    /// overlay with names relative to it (or `bind:` and a directory that is the root), and then pairs of what of the
+    /// machine it sees and where. The first of a pair begins with `r` (to read), `w` (to write), or `R` and `W`: with
+    /// all that is mounted below, and later mounts seen on both sides. What is missing is left out.
+    pub root: Vec<String>,
 }
 
 impl SpawnRequest {
@@ -79,6 +84,7 @@ impl SpawnRequest {
             private_mounts: false,
             masked: Vec::new(),
             view: Vec::new(),
+            root: Vec::new(),
         }
     }
 
@@ -111,6 +117,7 @@ impl SpawnRequest {
             env: count(self.env.len())?,
             masked: count(self.masked.len())?,
             view: count(self.view.len())?,
+            root: count(self.root.len())?,
         }
         .to_words();
         let mut tail = Vec::with_capacity(1024);
@@ -120,6 +127,7 @@ impl SpawnRequest {
             .chain(&self.env)
             .chain(&self.masked)
             .chain(&self.view)
+            .chain(&self.root)
             .try_for_each(|text| {
                 if text.contains('\0') {
                     return Err(invalid("zero byte in a spawn request"));

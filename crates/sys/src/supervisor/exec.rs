@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use super::view;
 use super::wire::{Frame, STRINGS_MAX, SpawnNumbers, Stage, Strings, flags};
+use super::{root, view};
 use crate::confine::{self, Filter};
 use crate::credentials::{self, Capabilities};
 use crate::fdpass::Fds;
@@ -65,6 +65,7 @@ pub(crate) struct Plan<'a> {
     env: [*const libc::c_char; STRINGS_MAX + 1],
     masked: [Option<&'a CStr>; STRINGS_MAX],
     view: [Option<&'a CStr>; STRINGS_MAX],
+    root: [Option<&'a CStr>; STRINGS_MAX],
     fds: &'a Fds,
     cgroup_roots: &'a [CString],
 }
@@ -88,10 +89,11 @@ impl<'a> Plan<'a> {
             env: [std::ptr::null(); STRINGS_MAX + 1],
             masked: [None; STRINGS_MAX],
             view: [None; STRINGS_MAX],
+            root: [None; STRINGS_MAX],
             fds,
             cgroup_roots,
         };
-        let counts = [numbers.args, numbers.env, numbers.masked, numbers.view].map(usize::from);
+        let counts = [numbers.args, numbers.env, numbers.masked, numbers.view, numbers.root].map(usize::from);
         if counts.into_iter().any(|count| count > STRINGS_MAX) {
             return None;
         }
@@ -105,6 +107,9 @@ impl<'a> Plan<'a> {
             *slot = Some(strings.next()?);
         }
         for slot in &mut plan.view[..counts[3]] {
+            *slot = Some(strings.next()?);
+        }
+        for slot in &mut plan.root[..counts[4]] {
             *slot = Some(strings.next()?);
         }
         // A path out of the tree could join any cgroup.
@@ -287,13 +292,19 @@ impl<'a> Plan<'a> {
 
     fn make_mount_view(&self) -> io::Result<()> {
         use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-        let any =
-            self.masked[0].is_some() || self.view[0].is_some() || self.flags & flags::PRIVATE_MOUNTS != 0;
+        let contained = self.root[0].is_some();
+        let any = contained
+            || self.masked[0].is_some()
+            || self.view[0].is_some()
+            || self.flags & flags::PRIVATE_MOUNTS != 0;
         if !any {
             return Ok(());
         }
         // SAFETY: the child has one thread and shares nothing but memory copied by fork.
         check(|| unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+        if contained {
+            return root::enter(self.root.iter().map_while(|part| *part));
+        }
         mount_change(c"/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         for path in self.masked.iter().map_while(|path| *path) {

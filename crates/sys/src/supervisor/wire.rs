@@ -303,6 +303,8 @@ pub struct SpawnNumbers {
     pub masked: u16,
     /// How many parts of a root of its own the tail holds.
     pub view: u16,
+    /// How many parts of the root of a container the tail holds.
+    pub root: u16,
 }
 
 impl SpawnNumbers {
@@ -317,7 +319,7 @@ impl SpawnNumbers {
                 | u64::from(self.env) << 16
                 | u64::from(self.masked) << 32
                 | u64::from(self.view) << 48,
-            0,
+            u64::from(self.root),
             0,
             0,
         ]
@@ -336,6 +338,7 @@ impl SpawnNumbers {
             env: (words[4] >> 16) as u16,
             masked: (words[4] >> 32) as u16,
             view: (words[4] >> 48) as u16,
+            root: words[5] as u16,
         }
     }
 }
@@ -395,6 +398,7 @@ mod tests {
             env: 65_535,
             masked: 2,
             view: 40_000,
+            root: 50_000,
         };
         assert_eq!(SpawnNumbers::from_words(&numbers.to_words()), numbers);
     }

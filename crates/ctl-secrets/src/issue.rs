@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ichor_cosi::Context;
-use ichor_pki::{Authority, KeyFamily, KeyPair, Leaf, PkiError};
+use ichor_pki::{Authority, KeyFamily, KeyPair, KeyUsage, Leaf, PkiError};
 use ichor_resource::network::NetworkStatus;
 use ichor_resource::secrets::CertSAN;
+use ichor_resource::time::TimeStatus;
 use ichor_resource::value::PemCertificateAndKey;
 use jiff::Timestamp;
 
@@ -17,11 +18,21 @@ pub(crate) const LIFETIME: Duration = Leaf::DAY;
 ///
 /// Passes run for many reasons; certificates change only when one of these does.
 #[derive(Debug)]
-pub(crate) struct Memory<I>(Option<(I, Timestamp)>);
+pub(crate) struct Memory<I> {
+    last: Option<(I, Timestamp)>,
+    lifetime: Duration,
+}
 
 impl<I> Default for Memory<I> {
     fn default() -> Self {
-        Self(None)
+        Self::of(LIFETIME)
+    }
+}
+
+impl<I> Memory<I> {
+    /// A memory of certificates that live this long.
+    pub(crate) fn of(lifetime: Duration) -> Self {
+        Self { last: None, lifetime }
     }
 }
 
@@ -30,20 +41,21 @@ impl<I: PartialEq> Memory<I> {
     ///
     /// A clock that jumped out of the certificate's first half, forwards or backwards, makes it due too.
     pub(crate) fn good_for(&self, inputs: &I, now: Timestamp) -> Option<Duration> {
-        let (last, issued) = self.0.as_ref()?;
+        let (last, issued) = self.last.as_ref()?;
         let age = Duration::try_from(now.duration_since(*issued)).ok()?;
-        if last == inputs { (LIFETIME / 2).checked_sub(age).filter(|rest| !rest.is_zero()) } else { None }
+        let half = self.lifetime / 2;
+        if last == inputs { half.checked_sub(age).filter(|rest| !rest.is_zero()) } else { None }
     }
 
     /// Notes what was issued, and asks for a pass when it is half through.
     pub(crate) fn issued(&mut self, inputs: I, now: Timestamp, ctx: &Context) {
-        self.0 = Some((inputs, now));
-        ctx.requeue_after(LIFETIME / 2);
+        self.last = Some((inputs, now));
+        ctx.requeue_after(self.lifetime / 2);
     }
 
     /// Forgets, so that the next pass issues.
     pub(crate) fn forget(&mut self) {
-        self.0 = None;
+        self.last = None;
     }
 }
 
@@ -79,6 +91,16 @@ pub(crate) fn server(names: &CertSAN) -> Leaf {
             names.ips.iter().filter_map(ichor_resource::value::Ip::get),
         )
         .with_lifetime(LIFETIME)
+}
+
+/// A certificate of the kind Kubernetes and etcd take: its key may sign and encipher.
+pub(crate) fn enciphering(leaf: Leaf, lifetime: Duration) -> Leaf {
+    Leaf { key_usage: KeyUsage::SignatureAndEncipherment, ..leaf }.with_lifetime(lifetime)
+}
+
+/// Certificates of many years wait until the clock is right.
+pub(crate) fn time_is_right(status: Option<&TimeStatus>) -> bool {
+    status.is_some_and(|status| status.synced)
 }
 
 /// Certificates wait until there are names to put into them.

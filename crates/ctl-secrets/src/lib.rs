@@ -9,13 +9,17 @@
 //! | [`RootOs`], [`RootEtcd`], [`RootKubernetes`], [`Kubelet`] | root secrets |
 //! | [`ApiCertSans`], [`MaintenanceCertSans`], [`KubernetesCertSans`] | names for certificates |
 //! | [`Api`], [`Trustd`] | certificates of the node API and of trustd |
+//! | [`Etcd`], [`Kubernetes`], [`KubernetesDynamic`] | certificates of etcd and Kubernetes |
 //! | [`MaintenanceRoot`], [`Maintenance`] | certificates of the maintenance service |
 //! | [`TrustedRoots`] | the bundle of trusted authorities |
 //! | [`StaticEndpoint`] | addresses of the control plane from its URL |
 
 mod api;
 mod endpoint;
+mod etcd;
 mod issue;
+pub mod kubeconfig;
+mod kubernetes;
 mod maintenance;
 mod roots;
 mod sans;
@@ -25,6 +29,8 @@ mod trusted_roots;
 
 pub use api::Api;
 pub use endpoint::{Resolve, StaticEndpoint};
+pub use etcd::Etcd;
+pub use kubernetes::{Kubernetes, KubernetesDynamic};
 pub use maintenance::{Maintenance, MaintenanceRoot};
 pub use roots::{Kubelet, RootEtcd, RootKubernetes, RootOs};
 pub use sans::{ApiCertSans, KubernetesCertSans, MaintenanceCertSans};
@@ -49,6 +55,9 @@ pub fn register<T: TrustService, R: Resolve>(
     runtime.register(KubernetesCertSans)?;
     runtime.register(Api::new(trust))?;
     runtime.register(Trustd::default())?;
+    runtime.register(Etcd::default())?;
+    runtime.register(Kubernetes::default())?;
+    runtime.register(KubernetesDynamic::default())?;
     runtime.register(MaintenanceRoot)?;
     runtime.register(Maintenance::default())?;
     runtime.register(StaticEndpoint::new(resolver))?;
@@ -59,10 +68,14 @@ pub fn register<T: TrustService, R: Resolve>(
 pub mod id {
     /// `OSRootSecrets`.
     pub const OS: &str = "os";
-    /// `EtcdRootSecrets`.
+    /// `EtcdRootSecrets` and `EtcdSecrets`.
     pub const ETCD: &str = "etcd";
     /// `KubernetesRootSecrets` and `CertSANs` of Kubernetes.
     pub const KUBERNETES: &str = "k8s";
+    /// `KubernetesSecrets`.
+    pub const KUBERNETES_CERTS: &str = "k8s-certs";
+    /// `KubernetesDynamicCerts`.
+    pub const KUBERNETES_DYNAMIC: &str = "k8s-dynamic-certs";
     /// `KubeletSecrets`.
     pub const KUBELET: &str = "kubelet";
     /// `ApiCertificates` and `CertSANs` of the node API.

@@ -191,13 +191,13 @@ impl Transform for KubernetesRoot {
         input: &Typed<MachineConfig>,
         output: &mut KubernetesRootSecret,
     ) -> Result<(), ControllerError> {
-        fill(input, |Root { cluster, .. }| {
+        fill(input, |Root { machine, cluster }| {
             let network = cluster.network.as_ref();
             let (token_id, token_secret) = token_parts(&cluster.token);
             *output = KubernetesRootSecret {
                 name: cluster.cluster_name.clone(),
                 endpoint: cluster_endpoint(cluster),
-                local_endpoint: Some(Url(format!("https://localhost:{}", api_server_port(cluster)))),
+                local_endpoint: Some(local_endpoint(machine, cluster)),
                 cert_sans: cluster.api_server.as_ref().map_or_else(Vec::new, |api| api.cert_sans.to_vec()),
                 api_server_ips: service_ips(network.map_or(&[], |network| &**network.service_subnets)),
                 dns_domain: network
@@ -261,9 +261,12 @@ impl Transform for KubeletRoot {
     ) -> Result<(), ControllerError> {
         fill(input, |root| {
             let (token_id, token_secret) = token_parts(&root.cluster.token);
+            let mut accepted_cas = accepted(&root.cluster.accepted_cas, root.cluster.ca.as_ref());
+            // Kubelet has the issuing authority first; all others have it last.
+            accepted_cas.rotate_right(1);
             *output = KubeletSecret {
                 endpoint: kubelet_endpoint(root),
-                accepted_cas: accepted(&root.cluster.accepted_cas, root.cluster.ca.as_ref()),
+                accepted_cas,
                 bootstrap_token_id: token_id,
                 bootstrap_token_secret: token_secret,
             };
@@ -273,12 +276,22 @@ impl Transform for KubeletRoot {
 
 /// The local load balancer where it runs, else the local API server, else the cluster's endpoint.
 fn kubelet_endpoint(root: &Root<'_>) -> Option<Url> {
-    let prism = root.machine.features.as_ref().and_then(|features| features.kube_prism.as_ref());
-    if let Some(prism) = prism.filter(|prism| prism.enabled == Some(true)) {
-        return Some(Url(format!("https://127.0.0.1:{}", or_default(prism.port, KUBE_PRISM_PORT))));
-    }
-    if root.is_control_plane() {
-        return Some(Url(format!("https://localhost:{}", api_server_port(root.cluster))));
+    if root.is_control_plane() || kube_prism(root.machine).is_some() {
+        return Some(local_endpoint(root.machine, root.cluster));
     }
     cluster_endpoint(root.cluster)
+}
+
+/// Where a control plane machine meets the API server: through the local load balancer if there is one.
+fn local_endpoint(machine: &MachineSection, cluster: &ClusterConfig) -> Url {
+    Url(match kube_prism(machine) {
+        Some(port) => format!("https://127.0.0.1:{port}"),
+        None => format!("https://localhost:{}", api_server_port(cluster)),
+    })
+}
+
+/// The port of the local load balancer, if it runs.
+fn kube_prism(machine: &MachineSection) -> Option<i64> {
+    let prism = machine.features.as_ref()?.kube_prism.as_ref()?;
+    (prism.enabled == Some(true)).then(|| or_default(prism.port, KUBE_PRISM_PORT))
 }

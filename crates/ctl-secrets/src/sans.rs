@@ -10,9 +10,9 @@ use ichor_resource::value::Ip;
 
 use crate::id;
 
-const HOSTNAME: &str = "hostname";
+pub(crate) const HOSTNAME: &str = "hostname";
 /// Addresses of the node that are not of pods or services, ever seen since boot.
-const OWN_ADDRESSES: &str = "accumulative-no-k8s";
+pub(crate) const OWN_ADDRESSES: &str = "accumulative-no-k8s";
 /// All addresses of the node ever seen since boot.
 const ALL_ADDRESSES: &str = "accumulative";
 
@@ -66,7 +66,7 @@ impl Names {
 }
 
 /// Host and domain name in one.
-fn fqdn(host: &HostnameStatus) -> String {
+pub(crate) fn fqdn(host: &HostnameStatus) -> String {
     match host.domainname.trim_end_matches('.') {
         "" => host.hostname.trim_end_matches('.').to_owned(),
         domain => format!("{}.{domain}", host.hostname),

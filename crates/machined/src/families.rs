@@ -101,6 +101,9 @@ fn secrets(runtime: &ichor_cosi::Runtime) -> Result<(), FamilyError> {
     runtime.register(secrets::KubernetesCertSans)?;
     runtime.register(secrets::Api::new(TrustClient))?;
     runtime.register(secrets::Trustd::default())?;
+    runtime.register(secrets::Etcd::default())?;
+    runtime.register(secrets::Kubernetes::default())?;
+    runtime.register(secrets::KubernetesDynamic::default())?;
     runtime.register(secrets::MaintenanceRoot)?;
     runtime.register(secrets::Maintenance::default())?;
     runtime.register(secrets::StaticEndpoint::new(SystemResolver))?;

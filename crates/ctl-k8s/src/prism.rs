@@ -1,17 +1,24 @@
 //! The local balancer in front of the Kubernetes API: where it listens and whom it may ask.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use ichor_config::Documents;
-use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
+use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Wake, exclusive, weak};
 use ichor_ctl::{Configuration, active_input};
+use ichor_net::balancer::Balancer;
 use ichor_resource::cluster::Member;
-use ichor_resource::k8s::{KubePrismConfig, KubePrismEndpoint, KubePrismEndpoints};
+use ichor_resource::k8s::{KubePrismConfig, KubePrismEndpoint, KubePrismEndpoints, KubePrismStatus};
 
 use crate::settings::is_control_plane;
 
 const ENDPOINTS: &str = "k8s-cluster";
 const CONFIG: &str = "k8s-loadbalancer-config";
+const STATUS: &str = "k8s-loadbalancer";
+/// A port that is taken is tried again this soon.
+const BIND_RETRY: Duration = Duration::from_secs(2);
 
 /// Writes `KubePrismEndpoints/k8s-cluster`.
 #[derive(Debug, Default)]
@@ -86,6 +93,110 @@ impl Controller for ConfigController {
     }
 }
 
+/// Where the balancer gets its socket from.
+pub trait Listen: Send + Sync + 'static {
+    /// A listening socket at this address.
+    fn bind(&self, address: SocketAddr) -> io::Result<TcpListener>;
+    /// The socket is not needed any more.
+    fn release(&self);
+}
+
+/// Runs the balancer and writes `KubePrismStatuses/k8s-loadbalancer`.
+pub struct KubePrismController<L> {
+    listen: L,
+    wake: Option<Wake>,
+    running: Option<Running>,
+}
+
+struct Running {
+    address: SocketAddr,
+    upstreams: Vec<String>,
+    balancer: Balancer,
+}
+
+impl<L: Listen> KubePrismController<L> {
+    /// A balancer on sockets of this kind.
+    pub fn new(listen: L) -> Self {
+        Self { listen, wake: None, running: None }
+    }
+
+    /// Starts the balancer, unless it runs there already.
+    fn run_at(&mut self, address: SocketAddr) -> io::Result<&mut Running> {
+        let kept = self.running.take().filter(|old| old.address == address && old.balancer.is_running());
+        let running = match kept {
+            Some(running) => running,
+            None => {
+                let wake = self.wake.clone();
+                let balancer = Balancer::start(self.listen.bind(address)?, move || {
+                    if let Some(wake) = &wake {
+                        wake.wake();
+                    }
+                })?;
+                tracing::info!(endpoint = %address, "KubePrism is enabled");
+                Running { address, upstreams: Vec::new(), balancer }
+            }
+        };
+        Ok(self.running.insert(running))
+    }
+}
+
+impl<L: Listen> Controller for KubePrismController<L> {
+    const NAME: &'static str = "k8s.KubePrismController";
+
+    fn inputs(&self) -> Vec<Input> {
+        vec![weak::<KubePrismConfig>().id(CONFIG)]
+    }
+
+    fn outputs(&self) -> Vec<Output> {
+        vec![exclusive::<KubePrismStatus>()]
+    }
+
+    fn start(&mut self, wake: Wake) {
+        self.wake = Some(wake);
+    }
+
+    async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
+        let Some(config) = ctx.get::<KubePrismConfig>(CONFIG)? else {
+            if self.running.take().is_some() {
+                self.listen.release();
+                tracing::info!("KubePrism is disabled");
+            }
+            ctx.publish::<KubePrismStatus>(std::iter::empty::<(&str, _)>())?;
+            return Ok(());
+        };
+        let address = config.host.parse().ok().zip(u16::try_from(config.port).ok());
+        let Some(address) = address.map(|(host, port)| SocketAddr::new(host, port)) else {
+            ctx.trouble(format!("cannot listen on {}:{}", config.host, config.port));
+            return Ok(());
+        };
+        let running = match self.run_at(address) {
+            Ok(running) => running,
+            Err(error) => {
+                ctx.trouble(format!("listen on {address}: {error}"));
+                ctx.requeue_after(BIND_RETRY);
+                ctx.publish::<KubePrismStatus>(std::iter::empty::<(&str, _)>())?;
+                return Ok(());
+            }
+        };
+        let upstreams: Vec<String> = config.endpoints.iter().map(dialled).collect();
+        if running.upstreams != upstreams {
+            running.balancer.set_upstreams(upstreams.clone());
+            running.upstreams = upstreams;
+        }
+        let healthy = running.balancer.healthy();
+        ctx.publish([(STATUS, KubePrismStatus { host: address.to_string(), healthy })])?;
+        Ok(())
+    }
+}
+
+/// `host:port`, with brackets around what has colons of its own.
+fn dialled(endpoint: &KubePrismEndpoint) -> String {
+    match endpoint.host.contains(':') {
+        true => format!("[{}]:{}", endpoint.host, endpoint.port),
+        false => format!("{}:{}", endpoint.host, endpoint.port),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,5 +225,69 @@ cluster:
             endpoints(&worker, Vec::new()),
             [KubePrismEndpoint { host: "api.example".into(), port: 443 }]
         );
+    }
+
+    #[derive(Clone, Default)]
+    struct Sockets(std::sync::Arc<std::sync::atomic::AtomicU32>);
+
+    impl Listen for Sockets {
+        fn bind(&self, address: SocketAddr) -> io::Result<TcpListener> {
+            TcpListener::bind(address)
+        }
+
+        fn release(&self) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_balancer_runs_as_configured_and_its_health_is_shown() {
+        let (state, _clock) = ichor_testkit::state();
+        let sockets = Sockets::default();
+        let mut harness =
+            ichor_testkit::Harness::new(&state, KubePrismController::new(sockets.clone())).unwrap();
+        state.register::<KubePrismConfig>();
+        harness.reconcile().await.unwrap();
+        assert!(state.list::<KubePrismStatus>("k8s").is_empty());
+
+        let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let config = KubePrismConfig {
+            host: "127.0.0.1".into(),
+            port: free.into(),
+            endpoints: vec![KubePrismEndpoint {
+                host: "localhost".into(),
+                port: upstream.local_addr().unwrap().port().into(),
+            }],
+        };
+        state.create("k8s", super::CONFIG, config, "").unwrap();
+        harness.reconcile().await.unwrap();
+        let mut client = std::net::TcpStream::connect(("127.0.0.1", free)).unwrap();
+        // The probe and the client; which comes first is open.
+        let mut answers = Vec::new();
+        for _ in 0..2 {
+            answers.push(upstream.accept().unwrap().0);
+        }
+        for stream in &mut answers {
+            let _ = io::Write::write_all(stream, b"hello");
+        }
+        let mut text = [0; 5];
+        io::Read::read_exact(&mut client, &mut text).unwrap();
+        assert_eq!(&text, b"hello");
+        assert!(harness.was_woken().await, "health turned");
+        harness.reconcile().await.unwrap();
+        let status = state.get::<KubePrismStatus>("k8s", STATUS).unwrap();
+        assert_eq!((status.host.as_str(), status.healthy), (format!("127.0.0.1:{free}").as_str(), true));
+
+        state.destroy::<KubePrismConfig>("k8s", super::CONFIG, "").unwrap();
+        harness.reconcile().await.unwrap();
+        assert!(state.list::<KubePrismStatus>("k8s").is_empty());
+        assert_eq!(sockets.0.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn addresses_with_colons_are_bracketed() {
+        let endpoint = |host: &str| dialled(&KubePrismEndpoint { host: host.into(), port: 6443 });
+        assert_eq!([endpoint("fd00::1"), endpoint("a.b")], ["[fd00::1]:6443", "a.b:6443"]);
     }
 }

@@ -13,6 +13,7 @@ pub mod maintenance;
 pub mod meta;
 pub mod node;
 pub mod platform;
+pub mod prism;
 pub mod reactor;
 pub mod sequencer;
 pub mod service_controller;

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Level, error, info, warn};
 
 use ichor_ctl_config::{AcquireController, MachineTypeController};
+use ichor_ctl_k8s::prism::KubePrismController;
 use ichor_observe::{ConsoleSink, KernelSink, LogLayer, LogManager};
 use ichor_rpc::unix::{self, Access};
 use ichor_sys::supervisor::{Client, PowerRequest};
@@ -30,6 +31,7 @@ use crate::events::{Payload, Tail};
 use crate::maintenance::{MaintenanceConfigController, MaintenanceServiceController};
 use crate::node::{Node, NodeParts, Paths};
 use crate::platform::{self, Platform, Signs};
+use crate::prism::{self, KeptListener};
 use crate::sequencer::{Request, SequenceError};
 use crate::service_controller::ServiceController;
 use crate::services::spec::TaskRun;
@@ -214,6 +216,10 @@ impl Machine {
         let node = parts.assemble(Arc::new(self.supervisor.clone()), processes, &tasks)?;
         let _ = serving.set(Arc::clone(&node));
         register_controllers(&node, &self.api).map_err(StartError::Register)?;
+        let prism = KeptListener::new(self.supervisor.clone(), sockets.take(prism::KEPT));
+        node.controllers
+            .register(KubePrismController::new(prism))
+            .map_err(|error| StartError::Register(error.to_string()))?;
         for (daemon, uid, readable) in [("apid", APID_UID, FOR_APID), ("trustd", TRUSTD_UID, FOR_TRUSTD)] {
             serve_daemon_state(&node, &sockets, &self.api, daemon, uid, readable);
         }
@@ -329,10 +335,14 @@ struct Sockets {
 }
 
 impl Sockets {
+    /// A descriptor kept under this name.
+    fn take(&self, name: &str) -> Option<OwnedFd> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(name)
+    }
+
     /// The socket at `path`: the kept one, or a new one.
     fn listener(&self, name: &str, path: &Path, access: Access) -> io::Result<StdListener> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
-        if let Some(fd) = kept
+        if let Some(fd) = self.take(name)
             && path.exists()
         {
             let listener = StdListener::from(fd);

@@ -4,6 +4,7 @@
 
 pub mod address;
 pub mod arp;
+pub mod balancer;
 pub mod capture;
 pub mod cmdline;
 pub mod dhcp4;

@@ -148,6 +148,7 @@ pub enum Dialer {
 pub struct TlsDialer {
     endpoints: Vec<Endpoint>,
     tls: ClientTls,
+    name: Option<String>,
     hop: Hop,
     next: AtomicUsize,
 }
@@ -165,14 +166,38 @@ impl Dialer {
 
     /// Connects to the first of `endpoints` that answers.
     pub fn tls(endpoints: impl IntoIterator<Item = Endpoint>, tls: ClientTls) -> Self {
+        Self::tls_named(endpoints, tls, None)
+    }
+
+    /// The same, where certificates carry `name` instead of the host that is dialed.
+    pub fn tls_named(
+        endpoints: impl IntoIterator<Item = Endpoint>,
+        tls: ClientTls,
+        name: Option<String>,
+    ) -> Self {
         let endpoints = endpoints.into_iter().collect();
-        Dialer::Tls(Arc::new(TlsDialer { endpoints, tls, hop: Hop::Remote, next: AtomicUsize::new(0) }))
+        Dialer::Tls(Arc::new(TlsDialer { endpoints, tls, name, hop: Hop::Remote, next: AtomicUsize::new(0) }))
+    }
+
+    /// A connection of its own, for callers that speak something else than gRPC over HTTP/2. It ends when its
+    /// last handle is gone.
+    ///
+    /// # Errors
+    /// When nobody answers, or not as expected.
+    pub async fn open(&self) -> Result<SendRequest<tonic::body::Body>, DialError> {
+        self.connect(CancellationToken::new()).await
     }
 
     /// The same for the calls of a single client.
     pub(crate) fn private(endpoint: Endpoint, tls: ClientTls) -> Self {
         let endpoints = vec![endpoint];
-        Dialer::Tls(Arc::new(TlsDialer { endpoints, tls, hop: Hop::Private, next: AtomicUsize::new(0) }))
+        Dialer::Tls(Arc::new(TlsDialer {
+            endpoints,
+            tls,
+            name: None,
+            hop: Hop::Private,
+            next: AtomicUsize::new(0),
+        }))
     }
 
     /// Whether failures are cheap and local, so that trying again at once is right.
@@ -226,7 +251,8 @@ impl TlsDialer {
             let endpoint = &self.endpoints[start.wrapping_add(offset) % self.endpoints.len()];
             let attempt = async {
                 let stream = connect_tcp(endpoint).await?;
-                let tls = connect_tls(endpoint, stream, &self.tls).await?;
+                let name = self.name.as_ref().unwrap_or(&endpoint.host);
+                let tls = connect_tls(endpoint, name, stream, &self.tls).await?;
                 begin(Transport::tls(tls), self.hop, cut.clone()).await
             };
             match timeout(CONNECT_TIMEOUT, attempt).await {
@@ -247,7 +273,7 @@ pub async fn stream(
 ) -> Result<(tokio_rustls::client::TlsStream<TcpStream>, IpAddr), DialError> {
     let tcp = connect_tcp(endpoint).await?;
     let peer = tcp.peer_addr().map_err(|source| DialError::Tcp { endpoint: endpoint.clone(), source })?.ip();
-    Ok((connect_tls(endpoint, tcp, tls).await?, peer))
+    Ok((connect_tls(endpoint, &endpoint.host, tcp, tls).await?, peer))
 }
 
 async fn connect_tcp(endpoint: &Endpoint) -> Result<TcpStream, DialError> {
@@ -267,11 +293,12 @@ async fn connect_tcp(endpoint: &Endpoint) -> Result<TcpStream, DialError> {
 
 async fn connect_tls(
     endpoint: &Endpoint,
+    name: &str,
     stream: TcpStream,
     tls: &ClientTls,
 ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, DialError> {
-    let name = ServerName::try_from(endpoint.host.clone())
-        .map_err(|_| DialError::ServerName { host: endpoint.host.clone() })?;
+    let name = ServerName::try_from(name.to_owned())
+        .map_err(|_| DialError::ServerName { host: name.to_owned() })?;
     TlsConnector::from(tls.config())
         .connect(name, stream)
         .await

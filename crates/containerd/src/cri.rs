@@ -105,7 +105,7 @@ impl Client {
         self.call_within("/runtime.v1.RuntimeService/StopContainer", "", &request, limit).await
     }
 
-    async fn sandboxes(&self, filter: PodSandboxFilter) -> Result<Vec<PodSandbox>, Status> {
+    pub(crate) async fn sandboxes(&self, filter: PodSandboxFilter) -> Result<Vec<PodSandbox>, Status> {
         let request = ListPodSandboxRequest { filter: Some(filter) };
         let found: ListPodSandboxResponse =
             self.call("/runtime.v1.RuntimeService/ListPodSandbox", "", &request).await?;

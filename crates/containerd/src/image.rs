@@ -91,6 +91,11 @@ impl Client {
             let request = PullImageRequest { image: Some(ImageSpec { image: reference.to_owned() }) };
             return self.call_within("/runtime.v1.ImageService/PullImage", "", &request, PULL_MAX).await;
         }
+        self.transfer(namespace, reference).await
+    }
+
+    /// Fetches what is missing of an image and unpacks it.
+    pub(crate) async fn transfer(&self, namespace: &str, reference: &str) -> Result<(), Status> {
         let source = OciRegistry {
             reference: reference.to_owned(),
             resolver: Some(oci_registry::Resolver { host_dir: HOSTS.to_owned() }),
@@ -107,6 +112,23 @@ impl Client {
         };
         self.call_within("/containerd.services.transfer.v1.Transfer/Transfer", namespace, &request, PULL_MAX)
             .await
+    }
+
+    /// The configuration of an image for this platform.
+    pub(crate) async fn image_config(&self, namespace: &str, reference: &str) -> Result<Value, Status> {
+        let found = self.images_like(namespace, vec![format!("name=={reference:?}")]).await?;
+        let image =
+            found.first().ok_or_else(|| Status::not_found(format!("image {reference:?} is not there")))?;
+        let mut manifest = self.content(namespace, &image.digest).await?;
+        if manifest.get("manifests").is_some() {
+            let (digest, _) =
+                choose(&manifest).ok_or_else(|| Status::not_found("no image for this platform"))?;
+            manifest = self.content(namespace, &digest).await?;
+        }
+        let config = manifest.get("config").and_then(|config| config.get("digest")).and_then(Value::as_str);
+        let config =
+            config.ok_or_else(|| Status::internal(format!("image {reference:?} has no settings")))?;
+        self.content(namespace, config).await
     }
 
     async fn content(&self, namespace: &str, digest: &str) -> Result<Value, Status> {

@@ -7,9 +7,12 @@ mod call;
 mod cri;
 #[doc(hidden)]
 pub mod fuzzing;
+mod health;
 mod image;
 mod inspect;
+mod pods;
 pub mod reference;
+mod root;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +22,7 @@ use ichor_rpc::Channel;
 use tonic::Status;
 
 pub use image::Image;
+pub use root::ImageRoot;
 
 /// The namespace of Kubernetes' containers.
 pub const KUBERNETES: &str = "k8s.io";

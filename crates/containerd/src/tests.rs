@@ -309,3 +309,66 @@ async fn an_answer_without_end_is_cut() {
     let read = tokio::time::timeout(Duration::from_secs(20), fake.client.image_size(SYSTEM, &image));
     assert_eq!(read.await.unwrap().unwrap_err().code(), Code::ResourceExhausted);
 }
+
+#[tokio::test]
+async fn a_root_is_made_of_the_layers_of_an_image() {
+    let image = containerd::Image {
+        name: "ghcr.io/x/y:1".into(),
+        target: Some(containerd::Descriptor { digest: "sha256:1".into(), ..Default::default() }),
+        created_at: None,
+    };
+    // The table answers every read alike: this is manifest and configuration in one.
+    let content = r#"{"config":{"digest":"sha256:2","Entrypoint":["/y"],"Cmd":["-v"],"Env":["A=1"]},
+        "rootfs":{"diff_ids":["sha256:aa"]}}"#;
+    let content = containerd::ReadContentResponse { offset: 0, data: content.as_bytes().to_vec() };
+    // Field 1: a mount with kind, source and one option.
+    let mount: &[u8] = b"\x0a\x07overlay\x12\x01o\x22\x10lowerdir=/s/1/fs";
+    let mut mounts = vec![0x0a, mount.len() as u8];
+    mounts.extend_from_slice(mount);
+    let fake = Fake::start([
+        (IMAGES, one(&containerd::ListImagesResponse { images: vec![image] })),
+        ("/containerd.services.content.v1.Content/Read", one(&content)),
+        ("/containerd.services.snapshots.v1.Snapshots/Remove", Err(Status::not_found("no snapshot"))),
+        ("/containerd.services.snapshots.v1.Snapshots/Prepare", Ok(vec![mounts.into()])),
+    ]);
+    let root = fake.client.root(SYSTEM, "ghcr.io/x/y:1", "kubelet").await.unwrap();
+    assert_eq!(root.command, ["/y", "-v"]);
+    assert_eq!(root.env, ["A=1"]);
+    assert_eq!((root.base.as_str(), root.options.as_str()), ("/s/", "lowerdir=1/fs"));
+    let (namespace, body) = fake.sent("/containerd.services.snapshots.v1.Snapshots/Prepare");
+    assert_eq!(namespace, SYSTEM);
+    let body = String::from_utf8_lossy(&body).into_owned();
+    assert!(body.contains("kubelet") && body.contains("sha256:aa") && body.contains("gc.root"), "{body}");
+}
+
+#[tokio::test]
+async fn layers_that_are_gone_are_fetched_once_more() {
+    let image = containerd::Image { name: "ghcr.io/x/y:1".into(), target: None, created_at: None };
+    let fake = Fake::start([
+        (IMAGES, one(&containerd::ListImagesResponse { images: vec![image] })),
+        ("/containerd.services.content.v1.Content/Read", Err(Status::not_found("content sha256:1"))),
+        ("/containerd.services.transfer.v1.Transfer/Transfer", Err(Status::unavailable("no registry"))),
+    ]);
+    let error = fake.client.root(SYSTEM, "ghcr.io/x/y:1", "kubelet").await.unwrap_err();
+    assert_eq!(error.message(), "no registry");
+}
+
+#[tokio::test]
+async fn pods_of_the_nodes_network_stop_last() {
+    let sandbox = |id: &str| cri::PodSandbox { id: id.into(), metadata: None, state: 0 };
+    let items = vec![sandbox("one"), sandbox("two")];
+    let fake = Fake::start([
+        ("/runtime.v1.RuntimeService/ListPodSandbox", one(&cri::ListPodSandboxResponse { items })),
+        // status.linux.namespaces.options.network = NODE, for both.
+        (
+            "/runtime.v1.RuntimeService/PodSandboxStatus",
+            Ok(vec![Bytes::from_static(b"\x0a\x08\x32\x06\x0a\x04\x12\x02\x08\x02")]),
+        ),
+        ("/runtime.v1.RuntimeService/StopPodSandbox", one(&())),
+        ("/runtime.v1.RuntimeService/RemovePodSandbox", Err(Status::not_found("gone"))),
+    ]);
+    fake.client.stop_pods(true).await.unwrap();
+    let calls = fake.calls.lock().unwrap();
+    let count = |name: &str| calls.iter().filter(|(path, _, _)| path.ends_with(name)).count();
+    assert_eq!((count("StopPodSandbox"), count("RemovePodSandbox")), (2, 2));
+}

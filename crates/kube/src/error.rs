@@ -11,13 +11,12 @@ use serde_json::Value;
 #[non_exhaustive]
 pub enum Error {
     /// No connection.
-    #[error("connect to {server}")]
+    #[error("connect to {server}: {cause}")]
     Connect {
         /// Whom to.
         server: String,
-        /// Why not.
-        #[source]
-        source: DialError,
+        /// Why not. No source: its own text holds its cause.
+        cause: DialError,
     },
     /// Not in time.
     #[error("{what}: no answer within {seconds} s")]

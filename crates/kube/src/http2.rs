@@ -51,7 +51,7 @@ impl Http2 {
         }
         let late = |_| Err(DialError::Timeout { endpoint: self.endpoint.clone() });
         let dialed = timeout(CONNECT_MAX, self.dialer.open()).await.unwrap_or_else(late);
-        let sender = dialed.map_err(|source| Error::Connect { server: self.endpoint.to_string(), source })?;
+        let sender = dialed.map_err(|cause| Error::Connect { server: self.endpoint.to_string(), cause })?;
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender.clone());
         Ok(sender)
     }

@@ -3,6 +3,7 @@
 //! The suites drive `bin/ichorctl` as a person would and look at machines from outside. They need
 //! root and what `make build` leaves behind; a missing piece is a failure, never a skip.
 
+pub mod apiserver;
 pub mod host;
 pub mod hostile;
 pub mod processes;

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::Notify;
@@ -15,7 +16,7 @@ use crate::access::Access;
 use crate::backoff::Backoff;
 use crate::collection::Subscriber;
 use crate::context::Context;
-use crate::controller::{Controller, Wake};
+use crate::controller::{Controller, ControllerError, Wake};
 use crate::dependency::{Edge, OutputKind};
 use crate::error::StateError;
 use crate::queue::{QController, drive_queue};
@@ -42,6 +43,9 @@ pub enum RegisterError {
     #[error("{0}")]
     Inputs(#[from] StateError),
 }
+
+/// A failed controller rests at least this long, whatever changes.
+const REST_MIN: Duration = Duration::from_millis(200);
 
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -77,6 +81,7 @@ impl Runtime {
     pub fn register<C: Controller>(&self, controller: C) -> Result<(), RegisterError> {
         let (inputs, outputs) = (controller.inputs(), controller.outputs());
         let access = Access::new(&self.0.state, C::NAME, inputs, outputs)?;
+        let controller: Box<dyn Passes> = Box::new(controller);
         self.add(access, |entry| Box::pin(drive(controller, entry)))
     }
 
@@ -193,8 +198,27 @@ impl Drop for Subscribed {
     }
 }
 
+type Pass<'a> = Pin<Box<dyn Future<Output = Result<(), ControllerError>> + Send + 'a>>;
+
+/// A controller of any type. There is one loop for all of them, and between passes none holds the memory of its
+/// next one.
+trait Passes: Send {
+    fn start(&mut self, wake: Wake);
+    fn pass<'a>(&'a mut self, ctx: &'a Context) -> Pass<'a>;
+}
+
+impl<C: Controller> Passes for C {
+    fn start(&mut self, wake: Wake) {
+        Controller::start(self, wake);
+    }
+
+    fn pass<'a>(&'a mut self, ctx: &'a Context) -> Pass<'a> {
+        Box::pin(self.reconcile(ctx))
+    }
+}
+
 /// The life of one controller.
-async fn drive<C: Controller>(mut controller: C, entry: Arc<Entry>) {
+async fn drive(mut controller: Box<dyn Passes>, entry: Arc<Entry>) {
     let target: Arc<dyn Subscriber> = entry.wake.0.clone();
     let _subscribed = Subscribed::new(&entry.access, &target);
     let ctx = Context::new(entry.access.clone(), target, entry.wake.clone());
@@ -214,7 +238,8 @@ async fn drive<C: Controller>(mut controller: C, entry: Arc<Entry>) {
         ctx.take_requeue();
         ctx.take_trouble();
         entry.began();
-        let pass = AssertUnwindSafe(controller.reconcile(&ctx)).catch_unwind();
+        // A controller may panic before its first wait, too.
+        let pass = AssertUnwindSafe(async { controller.pass(&ctx).await }).catch_unwind();
         match Failure::sort(pass.await) {
             Ok(()) => {
                 backoff.reset();
@@ -230,10 +255,14 @@ async fn drive<C: Controller>(mut controller: C, entry: Arc<Entry>) {
     }
 }
 
+/// Waits before the next try. A change of what the controller reads may be just what it was missing, so it ends the
+/// wait, though not at once: a controller that fails must not run as often as its inputs change.
 async fn rest(entry: &Entry, failure: &Failure, backoff: &mut Backoff) {
     let pause = backoff.next();
     entry.failed(failure, None, pause);
-    tokio::time::sleep(pause).await;
+    let end = Instant::now() + pause;
+    tokio::time::sleep(pause.min(REST_MIN)).await;
+    wait(&entry.wake, Some(end)).await;
 }
 
 async fn wait(wake: &Wake, deadline: Option<Instant>) {

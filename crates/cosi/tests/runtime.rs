@@ -134,6 +134,27 @@ async fn failures_are_repeated_after_growing_pauses_and_told() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_change_ends_the_rest_of_a_failed_controller_but_not_at_once() {
+    let (state, _) = state();
+    let (passes, held) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Some(Trouble::Error))));
+    let controller = Copy { passes: passes.clone(), trouble: held.clone(), ..Copy::default() };
+    run(&state, |runtime| runtime.register(controller).unwrap());
+    // Long enough for pauses of many seconds.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let failed = passes.load(Ordering::SeqCst);
+    for number in 0..200 {
+        set(&state, "x", number);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let tries = passes.load(Ordering::SeqCst) - failed;
+    assert!((5..=11).contains(&tries), "{tries} tries while 2 s were full of changes");
+    *held.lock().unwrap() = None;
+    set(&state, "x", 1000);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(state.find::<B>("ns-b", "x").map(|b| b.number), Some(1000));
+}
+
 struct Healthy;
 
 impl Controller for Healthy {

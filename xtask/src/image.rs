@@ -91,6 +91,7 @@ const DIRECTORIES: &[&str] = &[
 /// Empty files to bind the real ones on.
 const BIND_TARGETS: &[&str] = &[
     "etc/cri/conf.d/01-registries.part",
+    "etc/cri/conf.d/02-host.part",
     "etc/cri/conf.d/20-customization.part",
     "etc/cri/conf.d/base-spec.json",
     "etc/cri/conf.d/cri.toml",

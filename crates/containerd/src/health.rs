@@ -24,7 +24,7 @@ impl Client {
     /// # Errors
     /// `Unavailable` when it does not.
     pub async fn serving(&self) -> Result<(), Status> {
-        let answer: HealthResponse = self.call("grpc.health.v1.Health/Check", "", &HealthRequest {}).await?;
+        let answer: HealthResponse = self.call("/grpc.health.v1.Health/Check", "", &HealthRequest {}).await?;
         match answer.status {
             SERVING => Ok(()),
             other => Err(Status::unavailable(format!("unexpected serving status: {other}"))),

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod counters;
+pub mod cri;
 mod delivery;
 mod diagnostics;
 mod documents;
@@ -31,6 +32,7 @@ mod watchdog;
 
 pub use cluster::InfoController;
 pub use counters::{AdjtimeStatusController, StatsController, SwapStatusController, ZswapStatusController};
+pub use cri::CriHost;
 pub use delivery::{KernelLog, KernelRecords, KmsgLogDeliveryController, LogDeliveryController};
 pub use diagnostics::{DiagnosticsController, DiagnosticsLoggerController};
 pub use documents::{

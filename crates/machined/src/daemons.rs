@@ -121,7 +121,7 @@ pub fn udevd() -> ServiceSpec {
 }
 
 /// Makes a daemon's group with its memory ceiling before the daemon enters it.
-fn own_group(group: &'static str, limits: Limits) -> Hook {
+pub(crate) fn own_group(group: &'static str, limits: Limits) -> Hook {
     Arc::new(move || {
         Box::pin(async move {
             // A handful of small writes to the kernel, some of which wait for a grace period.
@@ -165,7 +165,7 @@ fn daemon(program: &str, name: &str, uid: u32, view: Vec<String>) -> ProcessSpec
     }
 }
 
-fn exists<T: ichor_resource::TypedSpec>(
+pub(crate) fn exists<T: ichor_resource::TypedSpec>(
     state: &State,
     namespace: &'static str,
     id: &'static str,
@@ -175,7 +175,7 @@ fn exists<T: ichor_resource::TypedSpec>(
 }
 
 /// A condition over one resource.
-fn holds<T: ichor_resource::TypedSpec>(
+pub(crate) fn holds<T: ichor_resource::TypedSpec>(
     state: &State,
     namespace: &'static str,
     id: &'static str,

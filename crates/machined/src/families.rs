@@ -8,6 +8,7 @@ use ichor_ctl_runtime::{
     StatusSink,
 };
 use ichor_resource::runtime::MachineStatus;
+use ichor_sys::credentials::Capabilities;
 use ichor_wire::machine;
 use ichor_wire::machine::machine_status_event;
 
@@ -21,7 +22,7 @@ use crate::trust::{self, SystemResolver, TrustClient};
 use crate::version;
 
 /// What pods run in; without it there is no kubelet to wait for.
-const KUBELET_RUNTIME: &str = "/bin/containerd";
+const KUBELET_RUNTIME: &str = crate::cri::CONTAINERD;
 
 /// A family could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +56,19 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
     };
     ichor_ctl_runtime::register(runtime, ports)?;
     shipping(node)?;
+    let unified = ichor_sys::cgroup::Cgroups::detect(Path::new(ichor_sys::cgroup::MOUNT_POINT))
+        .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Unified);
+    ichor_ctl_runtime::cri::register(
+        runtime,
+        &ichor_ctl_runtime::CriHost {
+            etc: "/etc".into(),
+            shadow: "/system/etc".into(),
+            profiles: node.paths.ephemeral.join("lib/kubelet/seccomp/profiles"),
+            restrict_oom: ichor_sys::credentials::permitted()
+                .is_ok_and(|held| held & Capabilities::SYS_RESOURCE.bits() == 0),
+            unified,
+        },
+    )?;
     let host = ichor_ctl_k8s::kubelet::Host {
         cgroup_root: "/".to_owned(),
         protect_kernel: ichor_sys::power::in_first_pid_namespace(),
@@ -62,6 +76,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
             .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Split),
     };
     ichor_ctl_k8s::register(runtime, host)?;
+    ichor_ctl_etcd::register(runtime)?;
     ichor_ctl_cluster::register(runtime, version::COMPATIBLE_TAG, Arc::new(trust::discovery))?;
     Ok(())
 }

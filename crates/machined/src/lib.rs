@@ -2,9 +2,11 @@
 
 pub mod api;
 pub mod audit;
+pub mod cri;
 pub mod daemons;
 pub mod download;
 pub mod environment;
+pub mod etcd;
 pub mod event_sink;
 pub mod events;
 pub mod families;

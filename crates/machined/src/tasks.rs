@@ -21,7 +21,7 @@ use crate::daemons;
 use crate::node::Node;
 use crate::sequencer::{Check, Request, Task, TaskContext, TaskError, Tasks};
 use crate::services::spec::TaskRun;
-use crate::services::{BoxFuture, ServiceError};
+use crate::services::{BoxFuture, ServiceError, ServiceState};
 use crate::supervisor::Supervisor;
 
 /// `reboot(2)` commands, as events and clients spell them.
@@ -122,6 +122,7 @@ impl Tasks for NodeTasks {
                     .map(drop)
                     .map_err(failed)
             }),
+            Task::LeaveEtcd => Box::pin(async move { leave_etcd(&node).await }),
             Task::TeardownLifecycle => Box::pin(async move { teardown_lifecycle(&node).await }),
             Task::StopAllServices => Box::pin(async move {
                 node.services.shutdown().await;
@@ -233,11 +234,19 @@ fn memory_advice(total_mib: u64, role: Role) -> Option<String> {
 async fn start_all(node: &Node, program: &str) -> Result<(), TaskError> {
     /// How often the open ones are named.
     const NAG: Duration = Duration::from_secs(15);
+    if Path::new(crate::cri::CONTAINERD).exists() {
+        node.services.load(crate::cri::service(node));
+        service(node.services.start("cri"))?;
+    }
     let role = node.state.find::<MachineType>("config", MachineType::ID).map(|found| found.machine_type);
     match role.unwrap_or_default() {
         Role::Init | Role::ControlPlane => {
             node.services.load(daemons::trustd(program, &node.state));
             service(node.services.start("trustd"))?;
+            if Path::new(crate::cri::CONTAINERD).exists() {
+                node.services.load(crate::etcd::service(node));
+                service(node.services.start(crate::etcd::ETCD))?;
+            }
         }
         Role::Worker | Role::Unknown => {}
     }
@@ -259,6 +268,20 @@ async fn start_all(node: &Node, program: &str) -> Result<(), TaskError> {
             Err(error) => return Err(failed(error)),
         }
     }
+}
+
+/// A control plane that is cleared is no member any more; one that never was has nothing to leave.
+async fn leave_etcd(node: &Node) -> Result<(), TaskError> {
+    use crate::etcd::{Data, ETCD, leave};
+    let runs = node.services.views().into_iter().any(|view| {
+        let alive =
+            matches!(view.state, ServiceState::Running | ServiceState::Stopping | ServiceState::Failed);
+        view.id == ETCD && alive
+    });
+    if !runs || !Data::below(&node.paths.ephemeral).dir.join("member").exists() {
+        return Ok(());
+    }
+    leave::leave(node, leave::Last::End).await.map_err(|error| failed(error.message()))
 }
 
 /// Lets the volumes go; whoever holds them gets its time.

@@ -24,6 +24,8 @@ impl Capabilities {
     pub const SYS_ADMIN: Self = Self(1 << 21);
     /// `CAP_SYS_BOOT`.
     pub const SYS_BOOT: Self = Self(1 << 22);
+    /// `CAP_SYS_RESOURCE`.
+    pub const SYS_RESOURCE: Self = Self(1 << 24);
     /// `CAP_SYS_TIME`.
     pub const SYS_TIME: Self = Self(1 << 25);
 

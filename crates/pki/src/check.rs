@@ -1,8 +1,10 @@
 //! Checks of what people and configurations hand over: pairs, authorities, bundles.
 
 use jiff::Timestamp;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
 
-use crate::{CertInfo, PkiError, PrivateKey};
+use crate::{CertInfo, PkiError, PrivateKey, request, text};
 
 /// Checks that a certificate and a key belong together and are valid at `now`.
 pub fn pair(crt: impl AsRef<[u8]>, key: impl AsRef<[u8]>, now: Timestamp) -> Result<CertInfo, PkiError> {
@@ -29,6 +31,31 @@ pub fn authority(crt: impl AsRef<[u8]>, key: Option<&[u8]>, now: Timestamp) -> R
 pub fn bundle(pem: impl AsRef<[u8]>) -> Result<usize, PkiError> {
     let all = CertInfo::parse_all(pem)?;
     if all.iter().all(|info| info.is_ca) { Ok(all.len()) } else { Err(PkiError::NotAuthority) }
+}
+
+/// Whether one of the authorities signed this certificate with its key. Times are not looked at.
+pub fn issued_by(crt: impl AsRef<[u8]>, authorities: impl AsRef<[u8]>) -> Result<bool, PkiError> {
+    let read = |der: &[u8], with: &mut dyn FnMut(&X509Certificate<'_>) -> bool| {
+        X509Certificate::from_der(der).map(|(_, found)| with(&found)).map_err(|_| PkiError::BadCertificate)
+    };
+    let leaf = text::certificates(crt.as_ref())?.swap_remove(0);
+    for authority in text::certificates(authorities.as_ref())? {
+        let (mut key, mut name) = (Vec::new(), Vec::new());
+        read(&authority, &mut |authority| {
+            key = authority.public_key().subject_public_key.data.to_vec();
+            name = authority.subject().as_raw().to_vec();
+            true
+        })?;
+        let signed = read(&leaf, &mut |leaf| {
+            let algorithm = leaf.signature_algorithm.algorithm.as_bytes();
+            leaf.issuer().as_raw() == name
+                && request::signed(algorithm, &key, leaf.tbs_certificate.as_ref(), &leaf.signature_value.data)
+        })?;
+        if signed {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 pub(crate) fn matches(info: &CertInfo, key: &PrivateKey) -> Result<(), PkiError> {

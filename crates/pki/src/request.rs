@@ -104,19 +104,10 @@ impl Request {
 
     /// Checks that the request was signed by the key it names.
     pub fn verify(&self) -> Result<(), PkiError> {
-        let algorithm: &'static dyn VerificationAlgorithm = match self.algorithm.as_slice() {
-            oid::ED25519 => &signature::ED25519,
-            oid::ECDSA_SHA256 => &signature::ECDSA_P256_SHA256_ASN1,
-            oid::ECDSA_SHA384 => &signature::ECDSA_P384_SHA384_ASN1,
-            oid::ECDSA_SHA512 => &signature::ECDSA_P521_SHA512_ASN1,
-            oid::RSA_SHA256 => &signature::RSA_PKCS1_2048_8192_SHA256,
-            oid::RSA_SHA384 => &signature::RSA_PKCS1_2048_8192_SHA384,
-            oid::RSA_SHA512 => &signature::RSA_PKCS1_2048_8192_SHA512,
-            _ => return Err(PkiError::RequestSignature),
-        };
-        UnparsedPublicKey::new(algorithm, &self.public_key)
-            .verify(&self.info, &self.signature)
-            .map_err(|_| PkiError::RequestSignature)
+        match signed(&self.algorithm, &self.public_key, &self.info, &self.signature) {
+            true => Ok(()),
+            false => Err(PkiError::RequestSignature),
+        }
     }
 
     /// DNS names asked for.
@@ -156,4 +147,19 @@ impl Request {
         }
         der::nest(der::SEQUENCE, &rdns)
     }
+}
+
+/// Whether `proof`, over `message`, was made with the key; what is signed in a way nobody uses was not.
+pub(crate) fn signed(algorithm: &[u8], public_key: &[u8], message: &[u8], proof: &[u8]) -> bool {
+    let algorithm: &'static dyn VerificationAlgorithm = match algorithm {
+        oid::ED25519 => &signature::ED25519,
+        oid::ECDSA_SHA256 => &signature::ECDSA_P256_SHA256_ASN1,
+        oid::ECDSA_SHA384 => &signature::ECDSA_P384_SHA384_ASN1,
+        oid::ECDSA_SHA512 => &signature::ECDSA_P521_SHA512_ASN1,
+        oid::RSA_SHA256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+        oid::RSA_SHA384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+        oid::RSA_SHA512 => &signature::RSA_PKCS1_2048_8192_SHA512,
+        _ => return false,
+    };
+    UnparsedPublicKey::new(algorithm, public_key).verify(message, proof).is_ok()
 }

@@ -318,3 +318,17 @@ fn rsa_keys_round_trip_and_their_chain_is_trusted() {
     let crt = authority.issue_for(&leaf, &key, now()).expect("issue");
     check::pair(&crt, key.to_pem(), now()).expect("pair");
 }
+
+#[test]
+fn an_issuer_is_known_by_its_key_and_not_by_its_name() {
+    for algorithm in [KeyAlgorithm::Ed25519, KeyAlgorithm::EcdsaP256] {
+        let make =
+            || Authority::generate(algorithm, "kubernetes", now(), Authority::TEN_YEARS).expect("authority");
+        let (one, same_name) = (make(), make());
+        let leaf = one.issue(&Leaf::client("system:node:a", ["system:nodes"]), now()).expect("leaf");
+        let both = format!("{}{}", same_name.crt_pem(), one.crt_pem());
+        assert!(check::issued_by(&leaf.crt, &both).expect("read"));
+        assert!(!check::issued_by(&leaf.crt, same_name.crt_pem()).expect("read"));
+        assert!(check::issued_by("nonsense", one.crt_pem()).is_err());
+    }
+}

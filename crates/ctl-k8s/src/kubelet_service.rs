@@ -1,0 +1,304 @@
+//! Starts the kubelet: its files, what of its certificates may stay, and when it has to start anew.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use ichor_cosi::{Context, Controller, ControllerError, Input, Output, weak};
+use ichor_pki::{CertInfo, check};
+use ichor_resource::files::EtcFileStatus;
+use ichor_resource::k8s::KubeletSpec;
+use ichor_resource::secrets::KubeletSecret;
+use ichor_resource::value::binary::base64;
+use serde_json::{Value as Json, json};
+use tracing::info;
+
+const KUBELET: &str = "kubelet";
+/// Where its files are.
+const KUBERNETES: &str = "etc/kubernetes";
+/// What it has for itself.
+const OWN: &str = "var/lib/kubelet";
+/// Longest certificate or state file that is read.
+const FILE_MAX: u64 = 1 << 20;
+
+/// The service that runs the kubelet.
+pub trait KubeletPort: Send + Sync + 'static {
+    /// Whether one runs that an earlier manager of this machine started.
+    fn is_inherited(&self) -> bool;
+
+    /// Starts it, or takes over the one that runs.
+    fn start(&self) -> Result<(), String>;
+
+    /// Stops it and waits for its end.
+    fn stop(&self) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// Keeps the kubelet running with what `KubeletSpecs` and `KubeletSecrets` say.
+#[derive(Debug)]
+pub struct KubeletServiceController<P> {
+    port: P,
+    root: PathBuf,
+    /// What the kubelet that runs was started with, in memory so that it is gone after a reboot.
+    memory: PathBuf,
+    applied: Option<String>,
+}
+
+/// Why the kubelet could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeletServiceError {
+    /// A file could not be written, read or removed.
+    #[error("{what} {}", path.display())]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The service did not do as it was told.
+    #[error("{0}")]
+    Service(String),
+}
+
+fn at<T>(what: &'static str, path: &Path, done: io::Result<T>) -> Result<T, KubeletServiceError> {
+    done.map_err(|source| KubeletServiceError::File { what, path: path.to_owned(), source })
+}
+
+impl<P: KubeletPort> KubeletServiceController<P> {
+    /// A controller whose files lie below `root` and that remembers in the file `memory`, which must not survive a
+    /// reboot.
+    pub fn new(port: P, root: impl Into<PathBuf>, memory: impl Into<PathBuf>) -> Self {
+        Self { port, root: root.into(), memory: memory.into(), applied: None }
+    }
+
+    async fn apply(&mut self, plan: Plan, now: jiff::Timestamp) -> Result<(), ControllerError> {
+        let service = |error: String| KubeletServiceError::Service(error);
+        let first = self.applied.is_none();
+        let memory = self.memory.clone();
+        let known = first
+            && self.port.is_inherited()
+            && read(&memory).is_some_and(|text| text == plan.mark.as_bytes());
+        if !known {
+            let root = self.root.clone();
+            plan.write(&root)?;
+            self.port.stop().await.map_err(service)?;
+            plan.clean(&root, now)?;
+            let parent = memory.parent().unwrap_or(Path::new("/"));
+            at("make", parent, fs::create_dir_all(parent))?;
+            put(&memory, plan.mark.as_bytes(), 0o600)?;
+        }
+        self.port.start().map_err(service)?;
+        self.applied = Some(plan.mark);
+        Ok(())
+    }
+}
+
+impl<P: KubeletPort> Controller for KubeletServiceController<P> {
+    const NAME: &'static str = "k8s.KubeletServiceController";
+
+    fn inputs(&self) -> Vec<Input> {
+        vec![
+            weak::<EtcFileStatus>().id("machine-id"),
+            weak::<KubeletSpec>().id(KUBELET),
+            weak::<KubeletSecret>().id(KUBELET),
+        ]
+    }
+
+    fn outputs(&self) -> Vec<Output> {
+        Vec::new()
+    }
+
+    async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
+        let spec = ctx.get::<KubeletSpec>(KUBELET)?;
+        let secret = ctx.get::<KubeletSecret>(KUBELET)?;
+        let named = ctx.get::<EtcFileStatus>("machine-id")?;
+        let (Some(spec), Some(secret), Some(_)) = (spec, secret, named) else { return Ok(()) };
+        let plan = Plan::of(&spec, &secret);
+        if self.applied.as_ref() == Some(&plan.mark) {
+            return Ok(());
+        }
+        self.apply(plan, ctx.now()).await
+    }
+}
+
+/// What a kubelet is started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Plan {
+    /// Two plans with the same mark are the same.
+    mark: String,
+    bootstrap: String,
+    authorities: Vec<u8>,
+    server: String,
+    config: String,
+    credentials: Option<String>,
+    nodename: String,
+    cpu_policy: String,
+}
+
+impl Plan {
+    fn of(spec: &KubeletSpec, secret: &KubeletSecret) -> Self {
+        let mut authorities = Vec::new();
+        for authority in &secret.accepted_cas {
+            authorities.extend_from_slice(&authority.crt);
+            if !authority.crt.ends_with(b"\n") {
+                authorities.push(b'\n');
+            }
+        }
+        let server = secret.endpoint.as_ref().map(|url| url.0.clone()).unwrap_or_default();
+        let token = format!("{}.{}", secret.bootstrap_token_id, secret.bootstrap_token_secret);
+        let bootstrap =
+            kubeconfig("local", "kubelet@local", &server, &authorities, &json!({ "token": token }));
+        let text = |object: &serde_json::Map<String, Json>| format!("{:#}\n", Json::Object(object.clone()));
+        let credentials = &spec.credential_provider_config.0;
+        let mut plan = Self {
+            mark: String::new(),
+            bootstrap,
+            authorities,
+            server,
+            config: text(&spec.config.0),
+            credentials: (!credentials.is_empty()).then(|| text(credentials)),
+            nodename: spec.expected_nodename.clone(),
+            cpu_policy: spec
+                .config
+                .0
+                .get("cpuManagerPolicy")
+                .and_then(Json::as_str)
+                .unwrap_or_default()
+                .to_owned(),
+        };
+        let all = format!("{plan:?}{:?}{:?}{:?}", spec.image, spec.args, spec.extra_mounts);
+        plan.mark = ichor_pki::sha256(all.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        plan
+    }
+
+    /// The files that a running kubelet does not mind.
+    fn write(&self, root: &Path) -> Result<(), KubeletServiceError> {
+        let dir = root.join(KUBERNETES);
+        let pki = dir.join("pki");
+        at("make", &pki, fs::DirBuilder::new().recursive(true).mode(0o700).create(&pki))?;
+        put(&dir.join("bootstrap-kubeconfig"), self.bootstrap.as_bytes(), 0o600)?;
+        put(&pki.join("ca.crt"), &self.authorities, 0o400)?;
+        put(&dir.join("kubelet.yaml"), self.config.as_bytes(), 0o600)?;
+        let credentials = dir.join("kubelet-credentialproviderconfig.yaml");
+        match &self.credentials {
+            Some(text) => put(&credentials, text.as_bytes(), 0o600),
+            None => remove(&credentials),
+        }
+    }
+
+    /// What has to go or to change while no kubelet runs.
+    fn clean(&self, root: &Path, now: jiff::Timestamp) -> Result<(), KubeletServiceError> {
+        let (dir, own) = (root.join(KUBERNETES), root.join(OWN));
+        let (pki, kubeconfig_path) = (own.join("pki"), dir.join("kubeconfig-kubelet"));
+        if let Some(reason) =
+            read(&pki.join("kubelet-client-current.pem")).and_then(|pem| self.refuses(&pem, now))
+        {
+            info!("kubelet client certificate {reason}, removing");
+            match fs::remove_dir_all(&pki) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                done => at("remove", &pki, done)?,
+            }
+            remove(&kubeconfig_path)?;
+        }
+        let state = own.join("cpu_manager_state");
+        if let Some(policy) = read(&state).and_then(|text| policy_name(&text))
+            && !same_policy(&policy, &self.cpu_policy)
+        {
+            info!(old = policy, new = self.cpu_policy, "cpuManagerPolicy changed");
+            remove(&state)?;
+        }
+        // The names in it may have changed; the kubelet signs a new one.
+        for name in ["kubelet.crt", "kubelet.key"] {
+            remove(&pki.join(name))?;
+        }
+        if kubeconfig_path.exists() {
+            let certificate = "/var/lib/kubelet/pki/kubelet-client-current.pem";
+            let user = json!({ "client-certificate": certificate, "client-key": certificate });
+            let text =
+                kubeconfig("default-cluster", "default-context", &self.server, &self.authorities, &user);
+            put(&kubeconfig_path, text.as_bytes(), 0o600)?;
+        }
+        Ok(())
+    }
+
+    /// Why a client certificate cannot be used any more; nothing when it can.
+    fn refuses(&self, pem: &[u8], now: jiff::Timestamp) -> Option<String> {
+        // A file without a certificate is the kubelet's to mend.
+        let leaf = CertInfo::parse(pem).ok().filter(|info| !info.is_ca)?;
+        let expected = format!("system:node:{}", self.nodename);
+        if !self.nodename.is_empty() && leaf.common_name != expected {
+            return Some(format!("is for {:?} instead of {expected:?}", leaf.common_name));
+        }
+        match check::issued_by(pem, &self.authorities) {
+            Ok(true) => leaf.check_time(now).err().map(|error| error.to_string()),
+            Ok(false) => Some("is not of an accepted authority".to_owned()),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}
+
+/// A kubeconfig with one cluster, one user and one context. JSON, which is YAML.
+fn kubeconfig(cluster: &str, context: &str, server: &str, authorities: &[u8], user: &Json) -> String {
+    let name = match context {
+        "default-context" => "default-auth",
+        other => other,
+    };
+    let file = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{
+            "name": cluster,
+            "cluster": { "server": server, "certificate-authority-data": base64(authorities) },
+        }],
+        "users": [{ "name": name, "user": user }],
+        "contexts": [{ "name": context, "context": { "cluster": cluster, "user": name, "namespace": "default" } }],
+        "current-context": context,
+    });
+    format!("{file:#}\n")
+}
+
+fn policy_name(text: &[u8]) -> Option<String> {
+    let state: Json = serde_json::from_slice(text).ok()?;
+    Some(state.get("policyName")?.as_str()?.to_owned())
+}
+
+fn same_policy(one: &str, other: &str) -> bool {
+    let plain = |policy: &'_ str| policy.is_empty() || policy == "none";
+    one == other || (plain(one) && plain(other))
+}
+
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let fits = fs::metadata(path).is_ok_and(|found| found.len() <= FILE_MAX);
+    fits.then(|| fs::read(path).ok())?
+}
+
+/// Replaces a file in one step; one that says the same stays.
+fn put(path: &Path, content: &[u8], mode: u32) -> Result<(), KubeletServiceError> {
+    if read(path).is_some_and(|old| old == content) {
+        return Ok(());
+    }
+    let mut fresh = path.to_owned().into_os_string();
+    fresh.push(".new");
+    let fresh = PathBuf::from(fresh);
+    remove(&fresh)?;
+    let write = || -> io::Result<()> {
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
+        file.write_all(content)?;
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        fs::rename(&fresh, path)
+    };
+    at("write", path, write())
+}
+
+fn remove(path: &Path) -> Result<(), KubeletServiceError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => at("remove", path, done),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! The kubelet's files in a directory, and a service that only takes notes.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ichor_pki::{Authority, KeyAlgorithm, Leaf};
+use ichor_resource::value::{Object, PemCertificate};
+use ichor_testkit::Harness;
+
+use super::*;
+
+#[derive(Clone, Default)]
+struct Service {
+    told: Arc<Mutex<Vec<&'static str>>>,
+    inherited: bool,
+}
+
+impl KubeletPort for Service {
+    fn is_inherited(&self) -> bool {
+        self.inherited
+    }
+
+    fn start(&self) -> Result<(), String> {
+        self.told.lock().unwrap().push("start");
+        Ok(())
+    }
+
+    async fn stop(&self) -> Result<(), String> {
+        self.told.lock().unwrap().push("stop");
+        Ok(())
+    }
+}
+
+fn now() -> jiff::Timestamp {
+    "2026-11-15T12:00:00Z".parse().unwrap()
+}
+
+fn authority() -> Authority {
+    Authority::generate(KeyAlgorithm::EcdsaP256, "kubernetes", now(), Authority::TEN_YEARS).unwrap()
+}
+
+fn secret(authorities: &[&Authority]) -> KubeletSecret {
+    let crt = |authority: &&Authority| PemCertificate { crt: authority.crt_pem().as_bytes().to_vec().into() };
+    KubeletSecret {
+        endpoint: Some("https://127.0.0.1:7445".into()),
+        accepted_cas: authorities.iter().map(crt).collect(),
+        bootstrap_token_id: "abcdef".into(),
+        bootstrap_token_secret: "0123456789abcdef".into(),
+    }
+}
+
+fn spec(config: Json) -> KubeletSpec {
+    let Json::Object(config) = config else { unreachable!() };
+    KubeletSpec {
+        image: "kubelet:1".into(),
+        expected_nodename: "node-1".into(),
+        config: Object(config),
+        ..KubeletSpec::default()
+    }
+}
+
+fn client(authority: &Authority, name: &str) -> Vec<u8> {
+    let leaf = Leaf::client(name, ["system:nodes"]).with_lifetime(Duration::from_secs(3600));
+    let pair = authority.issue(&leaf, now()).unwrap();
+    format!("{}{}", pair.crt, pair.key).into_bytes()
+}
+
+fn machine() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("var/lib/kubelet/pki")).unwrap();
+    let root = dir.path().to_owned();
+    (dir, root)
+}
+
+fn json_file(path: PathBuf) -> Json {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn the_kubelet_starts_once_for_every_change() {
+    let (_dir, root) = machine();
+    let (state, _clock) = ichor_testkit::state();
+    let service = Service::default();
+    let controller = KubeletServiceController::new(service.clone(), &root, root.join("run/mark"));
+    let mut harness = Harness::new(&state, controller).unwrap();
+    harness.reconcile().await.unwrap();
+    let ca = authority();
+    state.create("k8s", KUBELET, spec(json!({ "a": 1 })), "").unwrap();
+    state.create("secrets", KUBELET, secret(&[&ca]), "").unwrap();
+    harness.reconcile().await.unwrap();
+    assert!(service.told.lock().unwrap().is_empty(), "the machine has no id yet");
+    state.create("files", "machine-id", EtcFileStatus::default(), "").unwrap();
+    harness.reconcile().await.unwrap();
+    assert_eq!(*service.told.lock().unwrap(), ["stop", "start"]);
+    state.modify::<KubeletSpec>("k8s", KUBELET, "", |_| {}).unwrap();
+    harness.reconcile().await.unwrap();
+    assert_eq!(service.told.lock().unwrap().len(), 2, "nothing new is no reason");
+    state.modify::<KubeletSpec>("k8s", KUBELET, "", |spec| spec.args.push("--v=4".into())).unwrap();
+    harness.reconcile().await.unwrap();
+    assert_eq!(*service.told.lock().unwrap(), ["stop", "start", "stop", "start"]);
+
+    let bootstrap = json_file(root.join("etc/kubernetes/bootstrap-kubeconfig"));
+    assert_eq!(bootstrap["users"][0]["user"]["token"], "abcdef.0123456789abcdef");
+    assert_eq!(bootstrap["clusters"][0]["cluster"]["server"], "https://127.0.0.1:7445");
+    assert_eq!(bootstrap["current-context"], "kubelet@local");
+    let mode = |name: &str| fs::metadata(root.join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode("etc/kubernetes/bootstrap-kubeconfig"), 0o600);
+    assert_eq!(mode("etc/kubernetes/pki/ca.crt"), 0o400);
+    assert_eq!(fs::read_to_string(root.join("etc/kubernetes/pki/ca.crt")).unwrap(), ca.crt_pem());
+
+    // A new manager finds the kubelet running as it is meant to, and later one that is not.
+    let again = Service { inherited: true, ..Service::default() };
+    let controller = KubeletServiceController::new(again.clone(), &root, root.join("run/mark"));
+    Harness::new(&state, controller).unwrap().reconcile().await.unwrap();
+    assert_eq!(*again.told.lock().unwrap(), ["start"]);
+    state.modify::<KubeletSpec>("k8s", KUBELET, "", |spec| spec.args.push("--v=5".into())).unwrap();
+    let third = Service { inherited: true, ..Service::default() };
+    let controller = KubeletServiceController::new(third.clone(), &root, root.join("run/mark"));
+    Harness::new(&state, controller).unwrap().reconcile().await.unwrap();
+    assert_eq!(*third.told.lock().unwrap(), ["stop", "start"]);
+}
+
+#[test]
+fn a_certificate_stays_while_its_name_and_its_authority_do() {
+    let (old, new) = (authority(), authority());
+    let later = now() + jiff::SignedDuration::from_hours(2);
+    for (case, accepted, name, when, stays) in [
+        ("as it should be", vec![&old], "system:node:node-1", now(), true),
+        ("another name", vec![&old], "system:node:node-2", now(), false),
+        ("another authority of the same name", vec![&new], "system:node:node-1", now(), false),
+        ("both authorities", vec![&new, &old], "system:node:node-1", now(), true),
+        ("too old", vec![&old], "system:node:node-1", later, false),
+    ] {
+        let (_dir, root) = machine();
+        fs::create_dir_all(root.join(KUBERNETES)).unwrap();
+        let pem = root.join("var/lib/kubelet/pki/kubelet-client-current.pem");
+        let kubeconfig = root.join("etc/kubernetes/kubeconfig-kubelet");
+        fs::write(&pem, client(&old, name)).unwrap();
+        fs::write(&kubeconfig, "server: https://elsewhere").unwrap();
+        Plan::of(&spec(json!({})), &secret(&accepted)).clean(&root, when).unwrap();
+        assert_eq!(pem.exists(), stays, "{case}");
+        assert_eq!(kubeconfig.exists(), stays, "{case}");
+        if stays {
+            let file = json_file(kubeconfig);
+            assert_eq!(file["clusters"][0]["cluster"]["server"], "https://127.0.0.1:7445");
+            assert_eq!(
+                file["users"][0]["user"]["client-key"],
+                "/var/lib/kubelet/pki/kubelet-client-current.pem"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_name_that_the_user_chose_is_not_checked() {
+    let ca = authority();
+    let spec = KubeletSpec { expected_nodename: String::new(), ..spec(json!({})) };
+    let plan = Plan::of(&spec, &secret(&[&ca]));
+    assert_eq!(plan.refuses(&client(&ca, "system:node:mine"), now()), None);
+    assert_eq!(plan.refuses(b"not a certificate", now()), None);
+}
+
+#[test]
+fn the_state_of_another_cpu_policy_and_certificates_it_signed_itself_go() {
+    let ca = authority();
+    for (old, new, stays) in
+        [("none", None, true), ("static", Some("static"), true), ("none", Some("static"), false)]
+    {
+        let (_dir, root) = machine();
+        let own = root.join(OWN);
+        fs::write(own.join("cpu_manager_state"), format!(r#"{{"policyName":"{old}"}}"#)).unwrap();
+        for name in ["pki/kubelet.crt", "pki/kubelet.key", "pki/other"] {
+            fs::write(own.join(name), "x").unwrap();
+        }
+        let config = new.map_or(json!({}), |policy| json!({ "cpuManagerPolicy": policy }));
+        Plan::of(&spec(config), &secret(&[&ca])).clean(&root, now()).unwrap();
+        assert_eq!(own.join("cpu_manager_state").exists(), stays, "{old} {new:?}");
+        assert!(!own.join("pki/kubelet.crt").exists() && !own.join("pki/kubelet.key").exists());
+        assert!(own.join("pki/other").exists());
+        Plan::of(&spec(json!({})), &secret(&[&ca])).clean(&root, now()).unwrap();
+    }
+}
+
+#[test]
+fn files_of_credential_providers_come_and_go() {
+    let ca = authority();
+    let (_dir, root) = machine();
+    let path = root.join("etc/kubernetes/kubelet-credentialproviderconfig.yaml");
+    let Json::Object(providers) = json!({ "providers": [] }) else { unreachable!() };
+    let with = KubeletSpec { credential_provider_config: Object(providers), ..spec(json!({})) };
+    Plan::of(&with, &secret(&[&ca])).write(&root).unwrap();
+    assert_eq!(json_file(path.clone())["providers"], json!([]));
+    Plan::of(&spec(json!({})), &secret(&[&ca])).write(&root).unwrap();
+    assert!(!path.exists());
+}

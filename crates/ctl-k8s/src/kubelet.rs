@@ -297,6 +297,8 @@ fn defaults(file: &mut Map<String, Json>, config: &KubeletConfig, control_plane:
     let memory = if control_plane { "512Mi" } else { "384Mi" };
     let ours = json!({
         "address": "0.0.0.0",
+        // The server of static pods answers late when it has nothing new to say, so asking often is cheap.
+        "httpCheckFrequency": "1s",
         "oomScoreAdj": -450,
         "clusterDomain": config.cluster_domain,
         "clusterDNS": config.cluster_dns,

@@ -12,9 +12,12 @@ pub mod images;
 pub mod kubelet;
 pub mod manifests;
 pub mod names;
+pub mod pod_server;
 pub mod pods;
 pub mod prism;
+pub mod render;
 pub mod settings;
+pub mod static_pods;
 pub mod user_pods;
 pub mod wishes;
 
@@ -42,5 +45,9 @@ pub fn register(runtime: &Runtime, host: kubelet::Host) -> Result<(), RegisterEr
     runtime.register(prism::EndpointsController)?;
     runtime.register(prism::ConfigController)?;
     runtime.register(user_pods::StaticPodConfigController)?;
+    runtime.register(render::RenderSecretsStaticPodController::new(render::Disk::machine()))?;
+    runtime.register(render::RenderConfigsStaticPodController::new(render::Disk::machine()))?;
+    runtime.register(static_pods::ControlPlaneStaticPodController)?;
+    runtime.register(pod_server::StaticPodServerController::new(pod_server::MEMORY))?;
     Ok(())
 }

@@ -8,10 +8,12 @@ use serde_json::{Map, Value as Json, json};
 use crate::args::{self, Args, Denied, Rules};
 use crate::images;
 
-/// Where secrets and configuration files of a component lie.
-const SECRETS: &str = "/system/secrets/kubernetes";
-const CONFIGS: &str = "/system/config/kubernetes";
-const AUDIT: &str = "/var/log/audit/kube";
+/// Where secrets of a component lie.
+pub const SECRETS: &str = "/system/secrets/kubernetes";
+/// Where configuration files of a component lie.
+pub const CONFIGS: &str = "/system/config/kubernetes";
+/// Where the API server writes what was asked of it.
+pub const AUDIT: &str = "/var/log/audit/kube";
 /// Cipher suites of the API server.
 const CIPHERS: &str = "TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256,\
     TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,\

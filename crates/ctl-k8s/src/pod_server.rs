@@ -1,0 +1,277 @@
+//! The server kubelet gets its static pods from.
+//!
+//! An answer that would repeat what the same connection got last waits until there is something new, for a while: so
+//! a change reaches kubelet at once, and an unchanged list costs next to nothing. Kubelet stops pods that leave the list;
+//! that is why a machined that was killed goes on with the list and the port of its predecessor until it knows better.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
+use ichor_resource::config::MachineType;
+use ichor_resource::k8s::{StaticPod, StaticPodServerStatus};
+use ichor_resource::v1alpha1::Service;
+use serde_json::{Value as Json, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout};
+
+use crate::static_pods::CONTROL_PLANE;
+
+/// Where a machine's server remembers: in memory, so that it is gone after a reboot.
+pub const MEMORY: &str = "/system/run/static-pods";
+const STATUS: &str = "static-pod-server-status";
+/// Kubelet has one connection, people who look have a few.
+const CONNECTIONS_MAX: usize = 8;
+/// A request line and headers are never longer.
+const REQUEST_MAX: usize = 8 << 10;
+/// A connection without a request is closed after this.
+const IDLE_MAX: Duration = Duration::from_secs(90);
+/// Who does not take the answer loses it.
+const WRITE_MAX: Duration = Duration::from_secs(5);
+/// Kubelet gives up after ten seconds.
+const HOLD: Duration = Duration::from_secs(9);
+/// After a start the controllers have this long to bring back what was there.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What is served; nothing before the first list.
+type List = Option<Arc<str>>;
+
+/// Serves `StaticPods` and writes `StaticPodServerStatuses`.
+#[derive(Debug)]
+pub struct StaticPodServerController {
+    memory: Memory,
+    list: watch::Sender<List>,
+    /// What a predecessor served, until it is clear what became of it.
+    former: Option<Former>,
+    url: Option<String>,
+}
+
+/// The list of a machined that is gone.
+#[derive(Debug)]
+struct Former {
+    text: Arc<str>,
+    names: BTreeSet<(String, String)>,
+    since: Instant,
+    etcd_was_there: bool,
+}
+
+/// Where port and list survive a machined that dies, but not a reboot.
+#[derive(Debug)]
+struct Memory(PathBuf);
+
+impl Memory {
+    fn read(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.0.join(name)).ok()
+    }
+
+    fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
+        let fresh = self.0.join(format!(".{name}.new"));
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        io::Write::write_all(&mut file, text.as_bytes())?;
+        fs::rename(&fresh, self.0.join(name))
+    }
+}
+
+impl StaticPodServerController {
+    /// A server that remembers its port and its list in this directory, which must not survive a reboot.
+    pub fn new(directory: impl AsRef<Path>) -> Self {
+        let memory = Memory(directory.as_ref().to_owned());
+        Self { memory, list: watch::Sender::new(None), former: None, url: None }
+    }
+
+    /// Binds the port of before if it is free, and starts to serve.
+    async fn listen(&mut self) -> Result<String, ControllerError> {
+        let former = self.memory.read("port").and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        let listener = match bind(former).await {
+            Ok(listener) => listener,
+            Err(_) if former != 0 => bind(0).await?,
+            Err(error) => return Err(error.into()),
+        };
+        let address = listener.local_addr()?;
+        self.memory.write("port", &address.port().to_string())?;
+        self.former = self.memory.read("pods").and_then(Former::of);
+        tokio::spawn(serve(listener, self.list.clone()));
+        Ok(format!("http://{address}"))
+    }
+
+    /// The list to serve now, from what the controllers made of the machine so far.
+    fn choose(&mut self, current: Arc<str>, names: &BTreeSet<(String, String)>, seen: Seen) -> Arc<str> {
+        let Some(former) = &mut self.former else { return current };
+        if former.is_over(names, seen) {
+            self.former = None;
+            return current;
+        }
+        former.text.clone()
+    }
+}
+
+/// What tells whether the control plane of before is to go on.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    worker: bool,
+    etcd: bool,
+    now: Instant,
+}
+
+impl Former {
+    fn of(text: String) -> Option<Self> {
+        let list: Json = serde_json::from_str(&text).ok()?;
+        let names = names(list["items"].as_array()?);
+        (!names.is_empty()).then(|| Self {
+            text: text.into(),
+            names,
+            since: Instant::now(),
+            etcd_was_there: false,
+        })
+    }
+
+    /// Whether the controllers have said all there is to say about these pods.
+    fn is_over(&mut self, now_there: &BTreeSet<(String, String)>, seen: Seen) -> bool {
+        if self.names.is_subset(now_there) {
+            return true;
+        }
+        let etcd_left = self.etcd_was_there && !seen.etcd;
+        self.etcd_was_there |= seen.etcd;
+        let waits_for_etcd = !seen.worker
+            && !etcd_left
+            && self.names.iter().any(|name| is_control_plane(name) && !now_there.contains(name))
+            && !now_there.iter().any(is_control_plane);
+        seen.now.duration_since(self.since) >= GRACE && !waits_for_etcd
+    }
+}
+
+fn is_control_plane((namespace, name): &(String, String)) -> bool {
+    namespace == "kube-system" && CONTROL_PLANE.contains(&name.as_str())
+}
+
+/// Namespaces and names of pods.
+fn names(pods: &[Json]) -> BTreeSet<(String, String)> {
+    let text =
+        |pod: &Json, key: &str, default: &str| pod["metadata"][key].as_str().unwrap_or(default).to_owned();
+    pods.iter().map(|pod| (text(pod, "namespace", "default"), text(pod, "name", ""))).collect()
+}
+
+async fn bind(port: u16) -> io::Result<TcpListener> {
+    TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await
+}
+
+impl Controller for StaticPodServerController {
+    const NAME: &'static str = "k8s.StaticPodServerController";
+
+    fn inputs(&self) -> Vec<Input> {
+        vec![weak::<StaticPod>(), weak::<MachineType>().id(MachineType::ID), weak::<Service>().id("etcd")]
+    }
+
+    fn outputs(&self) -> Vec<Output> {
+        vec![exclusive::<StaticPodServerStatus>()]
+    }
+
+    async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
+        let pods: Vec<Json> =
+            ctx.list::<StaticPod>()?.iter().map(|pod| Json::Object(pod.pod.0.clone())).collect();
+        let names = names(&pods);
+        let current: Arc<str> =
+            json!({ "apiVersion": "v1", "kind": "PodList", "items": pods }).to_string().into();
+        if self.url.is_none() {
+            self.url = Some(self.listen().await?);
+        }
+        let machine = ctx.get::<MachineType>(MachineType::ID)?;
+        let seen = Seen {
+            worker: machine.is_some_and(|machine| !machine.machine_type.is_control_plane()),
+            etcd: ctx.get::<Service>("etcd")?.is_some(),
+            now: Instant::now(),
+        };
+        let text = self.choose(current, &names, seen);
+        if let Some(former) = &self.former {
+            let rest = GRACE.saturating_sub(seen.now.duration_since(former.since));
+            if !rest.is_zero() {
+                ctx.requeue_after(rest);
+            }
+        }
+        let changed = self.list.send_if_modified(|list| {
+            let changed = list.as_deref() != Some(&*text);
+            *list = Some(text.clone());
+            changed
+        });
+        if changed && self.former.is_none() {
+            self.memory.write("pods", &text)?;
+        }
+        let url = self.url.clone().unwrap_or_default();
+        ctx.publish([(STATUS, StaticPodServerStatus { url })])?;
+        Ok(())
+    }
+}
+
+async fn serve(listener: TcpListener, list: watch::Sender<List>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let list = list.subscribe();
+                tokio::spawn(async move {
+                    let _place = place;
+                    if let Err(error) = connection(stream, list).await {
+                        tracing::debug!(%error, "static pods: connection ended early");
+                    }
+                });
+            }
+            // Out of descriptors, mostly: waiting is all that helps.
+            Err(error) => {
+                tracing::warn!(%error, "static pods: cannot accept a connection");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+async fn connection(mut stream: TcpStream, mut list: watch::Receiver<List>) -> io::Result<()> {
+    let mut told: List = None;
+    while let Some(request) = timeout(IDLE_MAX, request(&mut stream)).await?? {
+        if told.is_some() && *list.borrow_and_update() == told {
+            // The server lives as long as the process; an end of waiting is as good as a change.
+            let _ = timeout(HOLD, list.changed()).await;
+        }
+        let now = list.borrow_and_update().clone();
+        let answer = answer(&request, now.as_deref());
+        timeout(WRITE_MAX, stream.write_all(answer.as_bytes())).await??;
+        told = now;
+    }
+    Ok(())
+}
+
+/// Reads up to the empty line after the headers; `None` when the other side is done.
+async fn request(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
+    let mut head = Vec::with_capacity(512);
+    while !head.ends_with(b"\r\n\r\n") {
+        if head.len() >= REQUEST_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the request is too long"));
+        }
+        if stream.read_buf(&mut head).await? == 0 {
+            return if head.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+        }
+    }
+    Ok(Some(head))
+}
+
+fn answer(request: &[u8], list: Option<&str>) -> String {
+    let head = request.starts_with(b"HEAD ");
+    let (status, body) = match list {
+        _ if !head && !request.starts_with(b"GET ") => ("405 Method Not Allowed", "Method Not Allowed\n"),
+        Some(list) => ("200 OK", list),
+        None => ("500 Internal Server Error", "Internal Server Error\n"),
+    };
+    let length = body.len();
+    let body = if head { "" } else { body };
+    format!("HTTP/1.1 {status}\r\nContent-Type: application/yaml\r\nContent-Length: {length}\r\n\r\n{body}")
+}

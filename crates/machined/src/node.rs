@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 
 use crate::audit::Audit;
 use crate::events::Events;
+use crate::images::Images;
 use crate::meta;
 use crate::platform::Platform;
 use crate::sequencer::Sequencer;
@@ -86,6 +87,8 @@ pub struct Node {
     pub sequencer: Sequencer,
     /// The writer of the configuration.
     pub config: ConfigStore,
+    /// What the etcd member does when it starts without data.
+    pub etcd: crate::etcd::Wanted,
     /// What is on its way to receivers of logs and events.
     pub shipping: Drain,
     /// The few values that outlive everything else.
@@ -131,6 +134,7 @@ impl NodeParts {
         }
         let services =
             ServiceManager::new(events.clone(), self.logs.clone(), port, inherited, runtime.clone());
+        services.with_images(Arc::new(Images::new(&self.paths.containerd)));
         let sequencer = Sequencer::new(tasks.clone(), events.clone(), runtime.clone());
         let disk = Arc::new(StateDir::new(&self.paths.state));
         let config = ConfigStore::new(state.clone(), disk, runtime);
@@ -147,6 +151,7 @@ impl NodeParts {
             services,
             sequencer,
             config,
+            etcd: crate::etcd::Wanted::default(),
             shipping: Drain::default(),
             meta,
             own_kernel_log: self.own_kernel_log,

@@ -235,6 +235,8 @@ async fn start_all(node: &Node, program: &str) -> Result<(), TaskError> {
     /// How often the open ones are named.
     const NAG: Duration = Duration::from_secs(15);
     if Path::new(crate::cri::CONTAINERD).exists() {
+        // The kubelet is started by its controller.
+        node.services.load(crate::kubelet::service(node));
         node.services.load(crate::cri::service(node));
         service(node.services.start("cri"))?;
     }

@@ -4,24 +4,19 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
+use ichor_etcd::Downgrade;
 use ichor_wire::machine::machine_service_server::MachineService;
 use ichor_wire::{common, machine};
 
 use super::reply::{Replies, Slots, holding};
 use super::{
-    capture, client_config, configuration, containers, files, generate, host, lifecycle, meta, sockets,
-    streams,
+    capture, client_config, configuration, containers, etcd, files, generate, host, kubeconfig, lifecycle,
+    meta, sockets, streams,
 };
 use crate::audit;
 use crate::node::Node;
 use crate::services::ServiceError;
 use crate::version;
-
-/// What the missing pieces are called in answers.
-mod missing {
-    pub(super) const ETCD: &str = "this node does not run etcd yet";
-    pub(super) const KUBERNETES: &str = "this node does not run Kubernetes yet";
-}
 
 /// Whom a server answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -314,9 +309,9 @@ impl MachineService for Api {
 
     async fn bootstrap(
         &self,
-        _request: Request<machine::BootstrapRequest>,
+        request: Request<machine::BootstrapRequest>,
     ) -> Result<Response<machine::BootstrapResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        etcd::bootstrap(&self.node, request.into_inner()).await
     }
 
     async fn containers(
@@ -328,86 +323,95 @@ impl MachineService for Api {
 
     async fn etcd_member_list(
         &self,
-        _request: Request<machine::EtcdMemberListRequest>,
+        request: Request<machine::EtcdMemberListRequest>,
     ) -> Result<Response<machine::EtcdMemberListResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        etcd::member_list(&self.node, request.into_inner()).await
     }
 
     async fn etcd_remove_member_by_id(
         &self,
-        _request: Request<machine::EtcdRemoveMemberByIdRequest>,
+        request: Request<machine::EtcdRemoveMemberByIdRequest>,
     ) -> Result<Response<machine::EtcdRemoveMemberByIdResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        etcd::remove_member(&self.node, request.into_inner()).await
     }
 
     async fn etcd_leave_cluster(
         &self,
         _request: Request<machine::EtcdLeaveClusterRequest>,
     ) -> Result<Response<machine::EtcdLeaveClusterResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        etcd::leave_cluster(&self.node).await
     }
 
     async fn etcd_forfeit_leadership(
         &self,
         _request: Request<machine::EtcdForfeitLeadershipRequest>,
     ) -> Result<Response<machine::EtcdForfeitLeadershipResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        etcd::forfeit_leadership(&self.node).await
     }
 
     async fn etcd_recover(
         &self,
-        _request: Request<tonic::Streaming<common::Data>>,
+        request: Request<tonic::Streaming<common::Data>>,
     ) -> Result<Response<machine::EtcdRecoverResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        let _place = self.streams.files.take()?;
+        etcd::recover(&self.node, request.into_inner()).await
     }
 
     async fn etcd_alarm_list(
         &self,
         _request: Request<()>,
     ) -> Result<Response<machine::EtcdAlarmListResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        etcd::alarm_list(&self.node).await
     }
 
     async fn etcd_alarm_disarm(
         &self,
         _request: Request<()>,
     ) -> Result<Response<machine::EtcdAlarmDisarmResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        etcd::alarm_disarm(&self.node).await
     }
 
     async fn etcd_defragment(
         &self,
         _request: Request<()>,
     ) -> Result<Response<machine::EtcdDefragmentResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        etcd::defragment(&self.node).await
     }
 
     async fn etcd_status(
         &self,
         _request: Request<()>,
     ) -> Result<Response<machine::EtcdStatusResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        etcd::status(&self.node).await
     }
 
     async fn etcd_downgrade_validate(
         &self,
-        _request: Request<machine::EtcdDowngradeValidateRequest>,
+        request: Request<machine::EtcdDowngradeValidateRequest>,
     ) -> Result<Response<machine::EtcdDowngradeValidateResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        let version = request.into_inner().version;
+        let found = etcd::downgrade(&self.node, Downgrade::Validate, &version).await?;
+        let message = machine::EtcdDowngradeValidate { metadata: None, cluster_downgrade: Some(found) };
+        Ok(Response::new(machine::EtcdDowngradeValidateResponse { messages: vec![message] }))
     }
 
     async fn etcd_downgrade_enable(
         &self,
-        _request: Request<machine::EtcdDowngradeEnableRequest>,
+        request: Request<machine::EtcdDowngradeEnableRequest>,
     ) -> Result<Response<machine::EtcdDowngradeEnableResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        let version = request.into_inner().version;
+        let found = etcd::downgrade(&self.node, Downgrade::Enable, &version).await?;
+        let message = machine::EtcdDowngradeEnable { metadata: None, cluster_downgrade: Some(found) };
+        Ok(Response::new(machine::EtcdDowngradeEnableResponse { messages: vec![message] }))
     }
 
     async fn etcd_downgrade_cancel(
         &self,
         _request: Request<()>,
     ) -> Result<Response<machine::EtcdDowngradeCancelResponse>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        let found = etcd::downgrade(&self.node, Downgrade::Cancel, "").await?;
+        let message = machine::EtcdDowngradeCancel { metadata: None, cluster_downgrade: Some(found) };
+        Ok(Response::new(machine::EtcdDowngradeCancelResponse { messages: vec![message] }))
     }
 
     async fn restart(
@@ -471,11 +475,12 @@ impl MachineService for Api {
         &self,
         _request: Request<machine::EtcdSnapshotRequest>,
     ) -> Result<Response<Self::EtcdSnapshotStream>, Status> {
-        Err(Status::unimplemented(missing::ETCD))
+        let place = self.streams.files.take()?;
+        Ok(holding(place, etcd::snapshot(&self.node).await?))
     }
 
     async fn kubeconfig(&self, _request: Request<()>) -> Result<Response<Self::KubeconfigStream>, Status> {
-        Err(Status::unimplemented(missing::KUBERNETES))
+        kubeconfig::kubeconfig(&self.node).await
     }
 
     async fn packet_capture(

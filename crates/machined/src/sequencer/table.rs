@@ -123,6 +123,8 @@ pub enum Task {
     StoreShutdown,
     /// Stops what runs on the data volume.
     StopServicesForUpgrade,
+    /// Takes the member of this machine out of etcd.
+    LeaveEtcd,
     /// Tells everyone that the reset is about to happen.
     SendResetSignal,
     /// Lets the volumes go: nothing is written after this.
@@ -151,6 +153,7 @@ impl Task {
             Self::StartAllServices => "startAllServices",
             Self::StoreShutdown => "storeShutdown",
             Self::StopServicesForUpgrade => "stopServicesForUpgrade",
+            Self::LeaveEtcd => "leaveEtcd",
             Self::SendResetSignal => "sendResetSignal",
             Self::TeardownLifecycle => "teardownLifecycle",
             Self::StopAllServices => "stopAllServices",
@@ -168,7 +171,7 @@ impl Task {
         match self {
             Self::LoadConfig => MINUTE * 60 * 24 * 365 * 10,
             Self::StartAllServices => MINUTE * 70,
-            Self::StartUdevd => MINUTE * 10,
+            Self::StartUdevd | Self::LeaveEtcd => MINUTE * 10,
             Self::StartMachined | Self::TeardownLifecycle => MINUTE * 5,
             Self::StopServicesForUpgrade | Self::StopAllServices => MINUTE * 2,
             Self::ReloadMeta
@@ -242,6 +245,9 @@ pub fn plan(request: &Request) -> Vec<Phase> {
             phases.push(phase("shutdown", &[Task::Shutdown]));
         }
         Request::Reset(reset) => {
+            if reset.graceful {
+                phases.push(phase("leave", &[Task::LeaveEtcd]));
+            }
             phases.push(phase("preReset", &[Task::SendResetSignal]));
             phases.extend(STOP_ALL);
             if reset.mode != WipeMode::UserDisks {

@@ -83,6 +83,8 @@ struct Entry {
     spec: Arc<ServiceSpec>,
     record: Record,
     active: Option<CancellationToken>,
+    /// Its process, while there is one.
+    pid: Option<i32>,
 }
 
 /// What the outside may know of a service at one moment.
@@ -139,7 +141,9 @@ impl ServiceManager {
                 return;
             }
             let record = Record::new(&spec.id, spec.health.is_some());
-            table.services.insert(spec.id.clone(), Entry { spec: Arc::new(spec), record, active: None });
+            table
+                .services
+                .insert(spec.id.clone(), Entry { spec: Arc::new(spec), record, active: None, pid: None });
         }
         self.shared.bump();
     }
@@ -175,6 +179,14 @@ impl ServiceManager {
             manager.shared.bump();
         });
         Ok(())
+    }
+
+    /// Runs what a spec describes once, to its end, beside the services; its log has its id.
+    ///
+    /// # Errors
+    /// Why it could not be started, or how it failed.
+    pub async fn run_once(&self, spec: &ServiceSpec) -> Result<(), String> {
+        runner::run_once(&self.shared, spec).await
     }
 
     /// Stops one service and waits until it is down.
@@ -304,9 +316,21 @@ impl ServiceManager {
         self.shared.changed.subscribe()
     }
 
-    /// Names of inherited processes that no service has claimed.
+    /// Whether a process of an earlier machined waits for this service to be started.
+    pub fn is_inherited(&self, id: &str) -> bool {
+        self.shared.lock().inherited.contains_key(id)
+    }
+
+    /// Services with a process, and its number.
+    pub fn processes(&self) -> Vec<(String, i32)> {
+        let table = self.shared.lock();
+        table.services.iter().filter_map(|(id, entry)| Some((id.clone(), entry.pid?))).collect()
+    }
+
+    /// Names of inherited processes that no service will claim.
     pub fn unclaimed(&self) -> Vec<String> {
-        self.shared.lock().inherited.keys().cloned().collect()
+        let table = self.shared.lock();
+        table.inherited.keys().filter(|id| !table.services.contains_key(*id)).cloned().collect()
     }
 
     /// Ends an inherited process that no service wants any more.
@@ -380,6 +404,13 @@ impl Shared {
     pub(super) fn update(&self, id: &str, state: ServiceState, message: impl Into<String>) {
         let message = message.into();
         self.change(id, |record, now| record.update(state, message, now));
+    }
+
+    /// Notes which process a service has.
+    pub(super) fn has_process(&self, id: &str, pid: Option<i32>) {
+        if let Some(entry) = self.lock().services.get_mut(id) {
+            entry.pid = pid;
+        }
     }
 
     /// Notes the result of a health check and tells everyone if it matters.

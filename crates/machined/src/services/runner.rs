@@ -250,6 +250,14 @@ async fn contain(shared: &Shared, spec: &ServiceSpec, container: &ContainerSpec)
     images.prepare(&spec.id, container).await.map(Run::Process)
 }
 
+/// Runs a container or process of no service to its end.
+pub(super) async fn run_once(shared: &Shared, spec: &ServiceSpec) -> Result<(), String> {
+    match decide(shared, spec, &spec.run).await? {
+        Run::Process(process) => run_process(shared, spec, &process, &CancellationToken::new()).await,
+        Run::Container(_) | Run::Planned(_) | Run::Task(_) | Run::Nothing => Err("nothing to run".to_owned()),
+    }
+}
+
 fn found_task(id: &str, pid: i32, verb: &str) -> String {
     format!("{verb} task {id} (PID {pid}) for container {id}")
 }
@@ -286,6 +294,7 @@ async fn watch_process(
     let exited = CancellationToken::new();
     let copier =
         child.output.take().map(|output| tokio::spawn(copy_output(output, Arc::clone(&log), exited.clone())));
+    shared.has_process(&spec.id, Some(child.pid));
     shared.update(&spec.id, ServiceState::Running, message);
 
     let exit = tokio::select! {
@@ -293,6 +302,7 @@ async fn watch_process(
         () = health(shared, spec) => None,
         () = stop.cancelled() => terminate(shared, spec, name, &mut child).await,
     };
+    shared.has_process(&spec.id, None);
     exited.cancel();
     if let Some(copier) = copier {
         let _ = copier.await;

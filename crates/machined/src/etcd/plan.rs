@@ -1,0 +1,327 @@
+//! What is run when the member starts.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::path::Path;
+
+use ichor_cosi::State;
+use ichor_ctl_etcd::client::SECRETS;
+use ichor_ctl_etcd::member::peer_urls;
+use ichor_ctl_k8s::args::{self, Args, Rules};
+use ichor_ctl_k8s::images;
+use ichor_etcd::{CLIENT_PORT, PEER_PORT};
+use ichor_resource::etcd::{EtcdSpec, PKIStatus};
+use ichor_resource::value::Ip;
+use ichor_rpc::Endpoint;
+use tracing::info;
+
+use super::{Data, ETCD, GROUP, Intent, UID, Wanted, join};
+use crate::services::{ContainerMount, ContainerSpec, ProcessSpec, Run, ServiceManager, ServiceSpec};
+
+/// What belongs to a restore that is going on, inside of the data directory.
+pub const RESTORE: &str = ".restore";
+
+/// The program in its image.
+const PROGRAM: &str = "/usr/local/bin/etcd";
+
+/// The program that works on files of members that do not run.
+const OFFLINE: &str = "/usr/local/bin/etcdutl";
+
+/// Cipher suites of TLS 1.2.
+const CIPHERS: &str = "ETCD_CIPHER_SUITES=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,\
+TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,\
+TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305,\
+TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305";
+
+/// Flags that are ours alone. How a cluster begins may be the user's.
+const DENIED: &[&str] = &[
+    "name",
+    "data-dir",
+    "auto-tls",
+    "peer-auto-tls",
+    "client-cert-auth",
+    "peer-client-cert-auth",
+    "cert-file",
+    "key-file",
+    "trusted-ca-file",
+    "peer-trusted-ca-file",
+    "peer-cert-file",
+    "peer-key-file",
+    "listen-peer-urls",
+    "listen-client-urls",
+    "experimental-initial-corrupt-check",
+    "experimental-watch-progress-notify-interval",
+    "experimental-compact-hash-check-enabled",
+];
+
+/// Decides what the member runs with.
+#[derive(Clone)]
+pub struct Planner {
+    /// Resources of the node.
+    pub state: State,
+    /// Where the program that restores runs.
+    pub services: ServiceManager,
+    /// What a member without data does.
+    pub wanted: Wanted,
+    /// Where its data are.
+    pub data: Data,
+    /// The machine's own environment.
+    pub environment: Vec<String>,
+}
+
+/// How a member without a log begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Beginning {
+    /// It has one.
+    Log {
+        /// And forgets all other members.
+        alone: bool,
+    },
+    /// With a new cluster of itself.
+    New,
+    /// With the cluster it was added to: `initial-cluster`.
+    Existing(String),
+}
+
+impl Planner {
+    /// What runs now. Waits for certificates, and for a cluster to join.
+    pub async fn plan(self) -> Result<Run, String> {
+        let text = |error: ichor_cosi::StateError| error.to_string();
+        self.state.wait_for::<PKIStatus>("etcd", ETCD, |status| status.ready).await.map_err(text)?;
+        make_directory(&self.data.dir)
+            .map_err(|error| format!("make {}: {error}", self.data.dir.display()))?;
+        let wanted = self.wanted.get();
+        if !self.data.has_log()
+            && let Intent::Recover { skip_hash_check } = wanted
+        {
+            self.restore(skip_hash_check).await?;
+        }
+        let beginning = match (self.data.has_log(), wanted) {
+            (true, wanted) => Beginning::Log { alone: wanted == Intent::Alone },
+            (false, Intent::Bootstrap) => Beginning::New,
+            (false, Intent::Recover { .. }) => return Err("the restored snapshot has no log".to_owned()),
+            (false, Intent::Join | Intent::Alone) => Beginning::Existing(join::join(&self.state).await?),
+        };
+        info!(?beginning, "etcd starts");
+        let spec = self.state.get::<EtcdSpec>("etcd", ETCD).map_err(text)?;
+        let args =
+            arguments(&spec, &beginning).map_err(|error| format!("cluster.etcd.extraArgs: {error}"))?;
+        // Whoever joined, now or before a restart, may have to be let in yet.
+        tokio::spawn(join::promote(self.state.clone()));
+        Ok(Run::Container(self.container(&spec, PROGRAM, ETCD, args::command(&args))))
+    }
+
+    fn container(&self, spec: &EtcdSpec, path: &str, name: &str, args: Vec<String>) -> ContainerSpec {
+        let mut env = self.environment.clone();
+        env.push(CIPHERS.to_owned());
+        if cfg!(target_arch = "aarch64") {
+            env.push("ETCD_UNSUPPORTED_ARCH=arm64".to_owned());
+        }
+        let mount = |path: String, read_only| ContainerMount {
+            source: path.clone(),
+            target: path,
+            read_only,
+            shared: false,
+        };
+        ContainerSpec {
+            image: spec.image.clone(),
+            process: ProcessSpec {
+                path: path.to_owned(),
+                args: [name.to_owned()].into_iter().chain(args).collect(),
+                env,
+                uid: UID,
+                cgroup: Some(GROUP.to_owned()),
+                oom_score_adj: -998,
+                ..ProcessSpec::default()
+            },
+            mounts: vec![
+                mount(SECRETS.to_owned(), true),
+                mount(self.data.dir.to_string_lossy().into(), false),
+            ],
+        }
+    }
+
+    /// Makes data of the uploaded snapshot: a cluster of this member alone. They count once they are whole.
+    async fn restore(&self, skip_hash_check: bool) -> Result<(), String> {
+        let spec = self.state.get::<EtcdSpec>("etcd", ETCD).map_err(|error| error.to_string())?;
+        let (fresh, snapshot) = (self.data.dir.join(RESTORE), self.data.dir.join(format!("{RESTORE}.db")));
+        self.take_upload(&fresh, &snapshot)
+            .map_err(|error| format!("there is no snapshot to recover from: {error}"))?;
+        let path = |path: &Path| path.to_string_lossy().into_owned();
+        let mut args = ["snapshot", "restore"].map(str::to_owned).to_vec();
+        args.push(path(&snapshot));
+        args.extend([
+            format!("--data-dir={}", path(&fresh)),
+            format!("--name={}", spec.name),
+            format!("--initial-cluster={}", own_cluster(&spec)),
+            format!("--initial-advertise-peer-urls={}", peer_urls(&spec.advertised_addresses).join(",")),
+        ]);
+        if skip_hash_check {
+            args.push("--skip-hash-check".to_owned());
+        }
+        let container = self.container(&spec, OFFLINE, "etcdutl", args);
+        let services = self.services.clone();
+        // A task of its own: a restore that has begun comes to its end.
+        let restored = tokio::spawn(async move {
+            services.run_once(&ServiceSpec::new("etcdutl", Run::Container(container))).await
+        });
+        restored
+            .await
+            .map_err(|error| error.to_string())?
+            .map_err(|error| format!("restore the snapshot: {error}"))?;
+        let put_in_place = || -> io::Result<()> {
+            std::fs::rename(fresh.join("member"), self.data.dir.join("member"))?;
+            std::fs::remove_dir_all(&fresh)?;
+            std::fs::remove_file(&snapshot)
+        };
+        put_in_place().map_err(|error| format!("put the restored data in place: {error}"))?;
+        info!("etcd was restored from a snapshot");
+        Ok(())
+    }
+
+    /// Moves the upload to where etcd sees it, and clears what an earlier attempt left.
+    fn take_upload(&self, fresh: &Path, snapshot: &Path) -> io::Result<()> {
+        match std::fs::remove_dir_all(fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        match std::fs::rename(&self.data.upload, snapshot) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        chown(snapshot, Some(UID), Some(UID))
+    }
+}
+
+fn make_directory(dir: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
+    chown(dir, Some(UID), Some(UID))
+}
+
+fn urls(addresses: &[Ip], port: u16) -> String {
+    let url = |ip: &Ip| Some(format!("https://{}", Endpoint::new(ip.get()?.to_string(), port)));
+    addresses.iter().filter_map(url).collect::<Vec<_>>().join(",")
+}
+
+/// `initial-cluster` of this member alone.
+fn own_cluster(spec: &EtcdSpec) -> String {
+    let urls = peer_urls(&spec.advertised_addresses);
+    urls.iter().map(|url| format!("{}={url}", spec.name)).collect::<Vec<_>>().join(",")
+}
+
+/// The command line, by name.
+fn arguments(spec: &EtcdSpec, beginning: &Beginning) -> Result<Args, args::Denied> {
+    let secret = |file: &str| format!("{SECRETS}/{file}");
+    let mut ours = args::args([
+        ("name", &spec.name),
+        ("data-dir", "/var/lib/etcd"),
+        ("auto-tls", "false"),
+        ("peer-auto-tls", "false"),
+        ("client-cert-auth", "true"),
+        ("peer-client-cert-auth", "true"),
+        ("cert-file", &secret("server.crt")),
+        ("key-file", &secret("server.key")),
+        ("trusted-ca-file", &secret("ca.crt")),
+        ("peer-trusted-ca-file", &secret("ca.crt")),
+        ("peer-cert-file", &secret("peer.crt")),
+        ("peer-key-file", &secret("peer.key")),
+        ("listen-peer-urls", &urls(&spec.listen_peer_addresses, PEER_PORT)),
+        ("listen-client-urls", &urls(&spec.listen_client_addresses, CLIENT_PORT)),
+        ("advertise-client-urls", &urls(&spec.advertised_addresses, CLIENT_PORT)),
+    ]);
+    // The old names are understood up to 3.6, the new ones from there on.
+    ours.extend(match images::version(&spec.image) < (3, 7) {
+        true => args::args([
+            ("experimental-initial-corrupt-check", "true"),
+            ("experimental-watch-progress-notify-interval", "5s"),
+            ("experimental-compact-hash-check-enabled", "true"),
+        ]),
+        false => args::args([
+            ("feature-gates", "InitialCorruptCheck=true,CompactHashCheck=true"),
+            ("watch-progress-notify-interval", "5s"),
+        ]),
+    });
+    let own = peer_urls(&spec.advertised_addresses).join(",");
+    ours.extend(match beginning {
+        Beginning::Log { alone: false } => Args::new(),
+        Beginning::Log { alone: true } => args::args([("force-new-cluster", "true")]),
+        Beginning::New => args::args([
+            ("initial-advertise-peer-urls", &own),
+            ("initial-cluster", &own_cluster(spec)),
+            ("initial-cluster-state", "new"),
+        ]),
+        Beginning::Existing(cluster) => args::args([
+            ("initial-advertise-peer-urls", &own),
+            ("initial-cluster", cluster),
+            ("initial-cluster-state", "existing"),
+        ]),
+    });
+    args::merge(ours, &spec.extra_args, Rules { additive: &["feature-gates"], denied: DENIED })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn spec() -> EtcdSpec {
+        let ip = |text: &str| Ip::from(text.parse::<std::net::IpAddr>().unwrap());
+        EtcdSpec {
+            name: "cp-1".into(),
+            advertised_addresses: vec![ip("10.5.0.2"), ip("fd00::2")],
+            listen_peer_addresses: vec![ip("::")],
+            listen_client_addresses: vec![ip("::")],
+            image: "registry.k8s.io/etcd:v3.6.7".into(),
+            extra_args: BTreeMap::from([("election-timeout".into(), "5000".into())]),
+        }
+    }
+
+    #[test]
+    fn a_new_cluster_is_told_how_it_begins() {
+        let args = args::command(&arguments(&spec(), &Beginning::New).unwrap());
+        expect_test::expect![[r#"
+            --advertise-client-urls=https://10.5.0.2:2379,https://[fd00::2]:2379
+            --auto-tls=false
+            --cert-file=/system/secrets/etcd/server.crt
+            --client-cert-auth=true
+            --data-dir=/var/lib/etcd
+            --election-timeout=5000
+            --experimental-compact-hash-check-enabled=true
+            --experimental-initial-corrupt-check=true
+            --experimental-watch-progress-notify-interval=5s
+            --initial-advertise-peer-urls=https://10.5.0.2:2380,https://[fd00::2]:2380
+            --initial-cluster-state=new
+            --initial-cluster=cp-1=https://10.5.0.2:2380,cp-1=https://[fd00::2]:2380
+            --key-file=/system/secrets/etcd/server.key
+            --listen-client-urls=https://[::]:2379
+            --listen-peer-urls=https://[::]:2380
+            --name=cp-1
+            --peer-auto-tls=false
+            --peer-cert-file=/system/secrets/etcd/peer.crt
+            --peer-client-cert-auth=true
+            --peer-key-file=/system/secrets/etcd/peer.key
+            --peer-trusted-ca-file=/system/secrets/etcd/ca.crt
+            --trusted-ca-file=/system/secrets/etcd/ca.crt"#]]
+        .assert_eq(&args.join("\n"));
+    }
+
+    #[test]
+    fn a_member_with_a_log_is_told_nothing_of_the_beginning() {
+        let args = arguments(&spec(), &Beginning::Log { alone: false }).unwrap();
+        assert!(!args.keys().any(|name| name.starts_with("initial-") || name == "force-new-cluster"));
+        let args = arguments(&spec(), &Beginning::Log { alone: true }).unwrap();
+        assert_eq!(args["force-new-cluster"], "true");
+    }
+
+    #[test]
+    fn the_user_may_say_how_a_cluster_begins_but_not_where_data_are() {
+        let mut spec = spec();
+        spec.extra_args = BTreeMap::from([("initial-cluster".into(), "x=https://x:2380".into())]);
+        let args = arguments(&spec, &Beginning::New).unwrap();
+        assert_eq!(args["initial-cluster"], "x=https://x:2380");
+        spec.extra_args = BTreeMap::from([("data-dir".into(), "/tmp".into())]);
+        let error = arguments(&spec, &Beginning::New).unwrap_err();
+        assert_eq!(error.to_string(), r#"extra arg "data-dir" is not allowed"#);
+    }
+}

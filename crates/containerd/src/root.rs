@@ -11,6 +11,8 @@ use crate::Client;
 const SNAPSHOTTER: &str = "overlayfs";
 /// Keeps a snapshot that no container of containerd's own names.
 const KEEP: &str = "containerd.io/gc.root";
+/// Names the image that a snapshot is a root of.
+const IMAGE: &str = "ichor.image";
 /// The most layers an image may have.
 const LAYERS_MAX: usize = 128;
 /// The directories among the options of an overlay.
@@ -50,6 +52,18 @@ struct Mount {
     source: String,
     #[prost(string, repeated, tag = "4")]
     options: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct StatResponse {
+    #[prost(message, optional, tag = "1")]
+    info: Option<Info>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Info {
+    #[prost(map = "string, string", tag = "6")]
+    labels: HashMap<String, String>,
 }
 
 /// The root of a container, ready to be mounted.
@@ -96,6 +110,17 @@ impl Client {
         }
     }
 
+    /// The name of the image that a root is of.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such root.
+    pub async fn root_image(&self, namespace: &str, key: &str) -> Result<String, Status> {
+        let request = KeyRequest { snapshotter: SNAPSHOTTER.to_owned(), key: key.to_owned() };
+        let found: StatResponse =
+            self.call("/containerd.services.snapshots.v1.Snapshots/Stat", namespace, &request).await?;
+        Ok(found.info.unwrap_or_default().labels.remove(IMAGE).unwrap_or_default())
+    }
+
     async fn fresh(&self, namespace: &str, reference: &str, key: &str) -> Result<ImageRoot, Status> {
         let config = self.image_config(namespace, reference).await?;
         let parent = chain(&config).ok_or_else(|| Status::internal("the image has no layers"))?;
@@ -104,7 +129,10 @@ impl Client {
             snapshotter: SNAPSHOTTER.to_owned(),
             key: key.to_owned(),
             parent,
-            labels: HashMap::from([(KEEP.to_owned(), "true".to_owned())]),
+            labels: HashMap::from([
+                (KEEP.to_owned(), "true".to_owned()),
+                (IMAGE.to_owned(), reference.to_owned()),
+            ]),
         };
         let found: MountsResponse =
             self.call("/containerd.services.snapshots.v1.Snapshots/Prepare", namespace, &request).await?;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ichor_ctl_k8s::kubelet_service::KubeletServiceController;
 use ichor_ctl_runtime::{
     HostFiles, KmsgLogDeliveryController, LogDeliveryController, LogPersistenceController, Moment, Stages,
     StatusSink,
@@ -17,7 +18,9 @@ use crate::daemons::UDEVD;
 use crate::event_sink::EventsSinkController;
 use crate::events::{Events, Payload, Tail};
 use crate::kernel_log::NodeKernelLog;
+use crate::kubelet::{self, KubeletService};
 use crate::node::Node;
+use crate::platform::Mode;
 use crate::trust::{self, SystemResolver, TrustClient};
 use crate::version;
 
@@ -71,11 +74,15 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
     )?;
     let host = ichor_ctl_k8s::kubelet::Host {
         cgroup_root: "/".to_owned(),
-        protect_kernel: ichor_sys::power::in_first_pid_namespace(),
+        protect_kernel: node.platform.mode != Mode::Container,
         cgroup_v1: ichor_sys::cgroup::Cgroups::detect(Path::new(ichor_sys::cgroup::MOUNT_POINT))
             .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Split),
     };
     ichor_ctl_k8s::register(runtime, host)?;
+    if Path::new(KUBELET_RUNTIME).exists() {
+        let service = KubeletService::new(node);
+        runtime.register(KubeletServiceController::new(service, "/", kubelet::MARK))?;
+    }
     ichor_ctl_etcd::register(runtime)?;
     ichor_ctl_cluster::register(runtime, version::COMPATIBLE_TAG, Arc::new(trust::discovery))?;
     Ok(())

@@ -1,0 +1,274 @@
+//! The service `kubelet`: what it runs in, what it sees of the machine, how one sees that it is well.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tracing::warn;
+
+use ichor_cosi::{State, StateError};
+use ichor_ctl_k8s::kubelet_service::KubeletPort;
+use ichor_resource::Phase;
+use ichor_resource::k8s::{ExtraMount, KubeletLifecycle, KubeletSpec};
+use ichor_resource::network::NetworkStatus;
+use ichor_resource::time::TimeStatus;
+use ichor_sys::cgroup::Limits;
+
+use crate::daemons::{holds, own_group};
+use crate::node::Node;
+use crate::services::spec::Plan;
+use crate::services::{
+    ApiAccess, ContainerMount, ContainerSpec, Health, ProcessSpec, Run, ServiceManager, ServiceSpec,
+};
+
+/// Service and resources are called so.
+pub const KUBELET: &str = "kubelet";
+
+/// What the running kubelet was started with; gone after a reboot.
+pub const MARK: &str = "/system/run/kubelet/started-with";
+
+const GROUP: &str = "podruntime/kubelet";
+const PROGRAM: &str = "/usr/local/bin/kubelet";
+const HEALTH_PORT: u16 = 10_248;
+const MIB: u64 = 1024 * 1024;
+
+/// What it sees of the machine: source, target, and how (see `ContainerMount`). All of `/sys` with what is mounted
+/// below it, cgroups among them; those can be written to.
+const MOUNTS: [(&str, &str, Show); 17] = [
+    ("/dev", "/dev", Show::Shared),
+    ("/sys", "/sys", Show::SharedReadOnly),
+    ("/usr/lib/modules", "/lib/modules", Show::ReadOnly),
+    ("/etc/kubernetes", "/etc/kubernetes", Show::Shared),
+    (
+        "/usr/local/lib/kubelet/credentialproviders",
+        "/usr/local/lib/kubelet/credentialproviders",
+        Show::ReadOnly,
+    ),
+    ("/etc/nfsmount.conf", "/etc/nfsmount.conf", Show::ReadOnly),
+    ("/etc/machine-id", "/etc/machine-id", Show::ReadOnly),
+    ("/etc/os-release", "/etc/os-release", Show::ReadOnly),
+    ("/system/resolved/resolv.conf", "/system/resolved/resolv.conf", Show::ReadOnly),
+    ("/etc/cni", "/etc/cni", Show::Shared),
+    ("/usr/libexec/kubernetes", "/usr/libexec/kubernetes", Show::Shared),
+    ("/run", "/var/run", Show::Shared),
+    ("/var/lib/containerd", "/var/lib/containerd", Show::Shared),
+    ("/var/lib/kubelet", "/var/lib/kubelet", Show::Shared),
+    ("/var/log/containers", "/var/log/containers", Show::Shared),
+    ("/var/log/pods", "/var/log/pods", Show::Shared),
+    ("/var/mnt", "/var/mnt", Show::SharedReadOnly),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Show {
+    ReadOnly,
+    Shared,
+    SharedReadOnly,
+}
+
+/// The kubelet; its controller starts it.
+pub fn service(node: &Node) -> ServiceSpec {
+    let state = &node.state;
+    let limits = Limits {
+        memory_min: Some(96 * MIB),
+        memory_low: Some(192 * MIB),
+        swap_max: Some(0),
+        millicores: Some(1000),
+        ..Limits::default()
+    };
+    ServiceSpec {
+        depends: vec!["cri".to_owned()],
+        conditions: vec![
+            holds(state, "runtime", "node", "time sync", |status: &TimeStatus| status.synced),
+            holds(state, "network", "status", "network", |status: &NetworkStatus| {
+                status.address_ready && status.hostname_ready && status.etc_files_ready
+            }),
+        ],
+        pre: Some(own_group(GROUP, limits)),
+        health: Some(Health {
+            initial: Duration::from_secs(2),
+            ..Health::new(Arc::new(|| Box::pin(healthy())))
+        }),
+        api: ApiAccess { start: true, restart: true, stop: false },
+        ..ServiceSpec::new(KUBELET, Run::Planned(plan(state.clone(), crate::environment::of(node))))
+    }
+}
+
+/// Reads the specification at every start.
+fn plan(state: State, environment: Vec<String>) -> Plan {
+    Arc::new(move || {
+        let (state, environment) = (state.clone(), environment.clone());
+        Box::pin(async move {
+            let spec = state.get::<KubeletSpec>("k8s", KUBELET).map_err(|error| error.to_string())?;
+            let container = container(&spec, environment)?;
+            let sources: Vec<String> = spec.extra_mounts.iter().map(|mount| mount.source.clone()).collect();
+            let made =
+                tokio::task::spawn_blocking(move || sources.iter().try_for_each(|source| make(source)));
+            made.await.map_err(|error| error.to_string())??;
+            Ok(Run::Container(container))
+        })
+    })
+}
+
+fn make(source: &str) -> Result<(), String> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(source);
+    match made {
+        Err(error) if !std::path::Path::new(source).exists() => Err(format!("make {source}: {error}")),
+        _ => Ok(()),
+    }
+}
+
+fn container(spec: &KubeletSpec, environment: Vec<String>) -> Result<ContainerSpec, String> {
+    let mut args = vec![PROGRAM.to_owned()];
+    args.extend(spec.args.iter().cloned());
+    let mount = |(source, target, show): &(&str, &str, Show)| ContainerMount {
+        source: (*source).to_owned(),
+        target: (*target).to_owned(),
+        read_only: *show != Show::Shared,
+        shared: *show != Show::ReadOnly,
+    };
+    let mut mounts: Vec<ContainerMount> = MOUNTS.iter().map(mount).collect();
+    for extra in &spec.extra_mounts {
+        mounts.push(extra_mount(extra)?);
+    }
+    let process = ProcessSpec {
+        path: PROGRAM.to_owned(),
+        args,
+        env: environment,
+        privileged: true,
+        cgroup: Some(GROUP.to_owned()),
+        oom_score_adj: -450,
+        ..ProcessSpec::default()
+    };
+    Ok(ContainerSpec { image: spec.image.clone(), process, mounts })
+}
+
+fn extra_mount(mount: &ExtraMount) -> Result<ContainerMount, String> {
+    let has = |names: &[&str]| mount.options.iter().any(|option| names.contains(&option.as_str()));
+    let binds = has(&["bind", "rbind"]) || mount.r#type == "bind";
+    if !binds {
+        return Err(format!(
+            "machine.kubelet.extraMounts: {:?} is of type {:?}; only bind mounts can be added",
+            mount.destination, mount.r#type
+        ));
+    }
+    Ok(ContainerMount {
+        source: mount.source.clone(),
+        target: mount.destination.clone(),
+        read_only: has(&["ro"]),
+        shared: has(&["rbind", "shared", "rshared"]),
+    })
+}
+
+/// Asks the kubelet itself.
+async fn healthy() -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("Get \"http://127.0.0.1:{HEALTH_PORT}/healthz\": {error}");
+    let mut stream = TcpStream::connect(("127.0.0.1", HEALTH_PORT)).await.map_err(failed)?;
+    let request =
+        format!("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{HEALTH_PORT}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.map_err(failed)?;
+    let mut answer = [0; 64];
+    let mut len = 0;
+    while len < answer.len() && !answer[..len].contains(&b'\n') {
+        match stream.read(&mut answer[len..]).await.map_err(failed)? {
+            0 => break,
+            read => len += read,
+        }
+    }
+    judge(&answer[..len])
+}
+
+fn judge(answer: &[u8]) -> Result<(), String> {
+    let text = String::from_utf8_lossy(answer);
+    let line = text.lines().next().unwrap_or_default();
+    match line.split_once(' ') {
+        Some((_, status)) if status.starts_with("200") => Ok(()),
+        Some((_, status)) => Err(format!("expected HTTP status OK, got {status}")),
+        None => Err("no answer".to_owned()),
+    }
+}
+
+/// The service as its controller sees it.
+pub struct KubeletService {
+    services: ServiceManager,
+    state: State,
+    spec: ServiceSpec,
+}
+
+impl KubeletService {
+    /// The service of a node.
+    pub fn new(node: &Node) -> Self {
+        Self { services: node.services.clone(), state: node.state.clone(), spec: service(node) }
+    }
+}
+
+impl KubeletPort for KubeletService {
+    fn is_inherited(&self) -> bool {
+        self.services.is_inherited(KUBELET)
+    }
+
+    fn start(&self) -> Result<(), String> {
+        match self.state.create("k8s", KUBELET, KubeletLifecycle {}, "") {
+            Ok(_) | Err(StateError::AlreadyExists(_)) => {}
+            Err(error) => warn!(%error, "the life of the kubelet is not told"),
+        }
+        // A machine that stops its pods does not start them again.
+        let ending = self.state.find::<KubeletLifecycle>("k8s", KUBELET);
+        if ending.is_some_and(|found| found.meta().phase() == Phase::TearingDown) {
+            return Ok(());
+        }
+        self.services.load(self.spec.clone());
+        self.services.start(KUBELET).map_err(|error| error.to_string())
+    }
+
+    async fn stop(&self) -> Result<(), String> {
+        self.services.load(self.spec.clone());
+        if self.is_inherited() {
+            // Taken over first: who stops it has to see its end.
+            self.services.start(KUBELET).map_err(|error| error.to_string())?;
+        }
+        self.services.stop(KUBELET).await.map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kubelet_sees_the_machine_and_what_the_user_adds() {
+        let extra = ExtraMount {
+            destination: "/var/data".into(),
+            r#type: "bind".into(),
+            source: "/var/data".into(),
+            options: ["bind", "rshared", "ro"].map(str::to_owned).to_vec(),
+            ..ExtraMount::default()
+        };
+        let spec = KubeletSpec {
+            image: "ghcr.io/siderolabs/kubelet:v1.35.0".into(),
+            args: vec!["--v=2".into()],
+            extra_mounts: vec![extra.clone()],
+            ..KubeletSpec::default()
+        };
+        let container = container(&spec, vec!["A=1".into()]).unwrap();
+        assert_eq!(container.process.args, [PROGRAM, "--v=2"]);
+        assert_eq!(container.mounts.len(), MOUNTS.len() + 1);
+        let last = container.mounts.last().unwrap();
+        assert!(last.read_only && last.shared && last.target == "/var/data");
+        let run = container.mounts.iter().find(|mount| mount.target == "/var/run").unwrap();
+        assert!(run.source == "/run" && run.shared && !run.read_only);
+        let tmpfs = ExtraMount { r#type: "tmpfs".into(), options: Vec::new(), ..extra };
+        assert!(extra_mount(&tmpfs).unwrap_err().contains("only bind mounts"));
+    }
+
+    #[test]
+    fn health_is_the_status_of_the_answer() {
+        assert_eq!(judge(b"HTTP/1.1 200 OK\r\n"), Ok(()));
+        assert_eq!(
+            judge(b"HTTP/1.1 500 Internal Server Error\r\n").unwrap_err(),
+            "expected HTTP status OK, got 500 Internal Server Error"
+        );
+        assert_eq!(judge(b"").unwrap_err(), "no answer");
+    }
+}

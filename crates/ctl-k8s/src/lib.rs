@@ -10,6 +10,7 @@ pub mod files;
 pub mod flannel;
 pub mod images;
 pub mod kubelet;
+pub mod kubelet_service;
 pub mod manifests;
 pub mod names;
 pub mod pod_server;

@@ -238,6 +238,11 @@ impl Provider for Sandbox {
             .ok()
             .filter(|path| File::open(path).is_ok() && path.is_file())
             .ok_or_else(|| ProvisionError::NoImage { path: request.image.clone() })?;
+        if let Some(images) = &mut cluster.images {
+            // The supervisor works from another directory, and says so late.
+            let found = fs::canonicalize(&*images).ok().filter(|path| path.join("index.json").is_file());
+            *images = found.ok_or_else(|| ProvisionError::NoImages { path: images.clone() })?;
+        }
         let layout = self.layout(&cluster.name)?;
         let socket = layout.control();
         if socket.as_os_str().len() > SOCKET_PATH_MAX {

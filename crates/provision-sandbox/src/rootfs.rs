@@ -238,6 +238,7 @@ mod tests {
             cidr: "10.5.0.0/24".parse().unwrap(),
             mtu: 1500,
             image: "/image".into(),
+            images: None,
             machines: vec![MachineRequest {
                 name: "test-controlplane-1".to_owned(),
                 kind: MachineKind::ControlPlane,

@@ -120,6 +120,7 @@ fn inner(layout: &Layout, cluster: &Cluster, forwards: Vec<Forward>) -> Result<(
         .map_err(SetupError::step("make a runtime"))?;
     runtime.block_on(async {
         make_bridge(cluster).await?;
+        serve_images(cluster).await?;
         let cuts = forward::start(forwards)?;
         serve(layout, cluster, cuts).await
     })
@@ -153,6 +154,19 @@ async fn make_bridge(cluster: &Cluster) -> Result<(), SetupError> {
     link::set_up(&netlink, BRIDGE, true).await?;
     // A machine whose link has just come up is found at once, not at the next full second.
     let _ = fs::write(format!("/proc/sys/net/ipv4/neigh/{BRIDGE}/retrans_time_ms"), "20");
+    Ok(())
+}
+
+/// Serves the container images to the machines, for as long as the process lives.
+async fn serve_images(cluster: &Cluster) -> Result<(), SetupError> {
+    let (Some(images), Some(address)) = (&cluster.images, cluster.registry()) else { return Ok(()) };
+    let layout = ichor_registry::Layout::open(images)
+        .map_err(|error| SetupError::file("serve the images of", images)(std::io::Error::other(error)))?;
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .map_err(SetupError::step("listen for pulls of images"))?;
+    let limits = ichor_registry::Limits::default();
+    tokio::spawn(ichor_registry::serve(listener, layout.into(), limits, std::future::pending()));
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! A cluster as its state file has it.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -9,6 +9,9 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{ClusterRequest, ProvisionError};
+
+/// The port of the registry, at the gateway.
+const REGISTRY_PORT: u16 = 5000;
 
 /// A cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +24,9 @@ pub struct Cluster {
     pub network: Network,
     /// The root image its machines run.
     pub image: PathBuf,
+    /// The OCI layout of container images that is served to its machines.
+    #[serde(default)]
+    pub images: Option<PathBuf>,
     /// Its machines.
     pub machines: Vec<Machine>,
 }
@@ -164,8 +170,14 @@ impl Cluster {
                 mtu: request.mtu,
             },
             image: request.image.clone(),
+            images: request.images.clone(),
             machines,
         })
+    }
+
+    /// Where its machines find the registry of container images, if it has one.
+    pub fn registry(&self) -> Option<SocketAddrV4> {
+        self.images.as_ref().map(|_| SocketAddrV4::new(self.network.gateway, REGISTRY_PORT))
     }
 
     /// A machine by name.
@@ -193,6 +205,7 @@ mod tests {
             cidr: cidr.parse().unwrap(),
             mtu: 1500,
             image: "/image".into(),
+            images: None,
             machines: machines
                 .iter()
                 .map(|name| MachineRequest {

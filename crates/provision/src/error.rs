@@ -53,6 +53,15 @@ pub enum ProvisionError {
         /// How many were asked for.
         machines: usize,
     },
+    /// No layout of container images.
+    #[error(
+        "there are no container images at {}; build them with `make components`, or leave --images out",
+        path.display()
+    )]
+    NoImages {
+        /// Where they should be.
+        path: PathBuf,
+    },
     /// Not root.
     #[error("{what} needs root; run the command again with sudo")]
     NotRoot {

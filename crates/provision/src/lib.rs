@@ -27,6 +27,8 @@ pub struct ClusterRequest {
     pub mtu: u32,
     /// The root image.
     pub image: PathBuf,
+    /// An OCI layout of container images that the provider serves to the machines.
+    pub images: Option<PathBuf>,
     /// The machines, in the order of their addresses.
     pub machines: Vec<MachineRequest>,
 }

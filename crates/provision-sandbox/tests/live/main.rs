@@ -153,6 +153,7 @@ fn request(name: &str, second: u8, machines: usize, image: &Path) -> ClusterRequ
         cidr: format!("10.{second}.0.0/24").parse().unwrap(),
         mtu: 1500,
         image: image.to_owned(),
+        images: None,
         machines: (0..machines).map(machine).collect(),
     }
 }

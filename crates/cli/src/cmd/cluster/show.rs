@@ -85,6 +85,7 @@ mod tests {
             cidr: "10.5.0.0/24".parse().unwrap(),
             mtu: 1500,
             image: "image".into(),
+            images: None,
             machines: vec![
                 machine("lab-controlplane-1", MachineKind::ControlPlane),
                 machine("lab-worker-1", MachineKind::Worker),

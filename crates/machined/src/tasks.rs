@@ -10,6 +10,7 @@ use tracing::{info, warn};
 use ichor_cosi::StateError;
 use ichor_resource::block::VolumeLifecycle;
 use ichor_resource::config::MachineType;
+use ichor_resource::k8s::KubeletConfig;
 use ichor_resource::runtime::MachineResetSignal;
 use ichor_resource::v1alpha1::{AcquireConfigSpec, AcquireConfigStatus};
 use ichor_sys::memory::MemInfo;
@@ -110,12 +111,18 @@ impl Tasks for NodeTasks {
                 self.powering_off.store(true, Ordering::SeqCst);
                 Box::pin(std::future::ready(Ok(())))
             }
-            Task::StopServicesForUpgrade => Box::pin(async move {
-                match node.services.ids().iter().any(|id| id == "trustd") {
-                    true => service(node.services.stop_with_dependants(&["trustd"]).await),
-                    false => Ok(()),
-                }
-            }),
+            Task::CordonAndDrainNode => {
+                Box::pin(async move { crate::drain::drain(&node).await.map_err(failed) })
+            }
+            Task::StopAllPods => {
+                Box::pin(async move { crate::pods::stop(&node, false).await.map_err(failed) })
+            }
+            Task::RemoveAllPods => {
+                Box::pin(async move { crate::pods::stop(&node, true).await.map_err(failed) })
+            }
+            Task::StopServicesForUpgrade => {
+                Box::pin(async move { service(node.services.stop_with_dependants(&["cri", "trustd"]).await) })
+            }
             Task::SendResetSignal => Box::pin(async move {
                 node.state
                     .modify::<MachineResetSignal>("runtime", "machine", "", |_| {})
@@ -159,6 +166,11 @@ impl Tasks for NodeTasks {
     fn check(&self, check: Check, _request: &Request) -> bool {
         match check {
             Check::HasUdevd => Path::new(daemons::UDEVD).exists(),
+            Check::Registers => {
+                let node = self.node.get().and_then(Weak::upgrade);
+                let kubelet = node.and_then(|node| node.state.find::<KubeletConfig>("k8s", "kubelet"));
+                kubelet.is_some_and(|kubelet| !kubelet.skip_node_registration)
+            }
         }
     }
 }

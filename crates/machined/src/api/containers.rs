@@ -4,7 +4,6 @@
 //! namespace, and find them there.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use futures_util::stream;
 use tonic::{Response, Status};
@@ -17,7 +16,6 @@ use ichor_wire::{common, machine};
 use super::log_file;
 use super::reply::{Replies, blocking, streaming};
 use crate::node::Node;
-use crate::services::{Run, ServiceState};
 
 const SIGTERM: i32 = 15;
 
@@ -202,30 +200,33 @@ async fn find(node: &Node, driver: Driver, namespace: &str, id: &str) -> Result<
     Ok((client, container))
 }
 
-/// The daemons that other systems of this kind run in containers.
+/// The services that other systems of this kind run in containers; some of ours do, too.
 async fn daemons(node: &Node) -> Result<Vec<Container>, Status> {
-    let running = node.services.look(|spec, record| {
-        let contained = matches!(spec.id.as_str(), "apid" | "trustd") || spec.id.starts_with("ext-");
-        match &spec.run {
-            Run::Process(process) if contained && record.state() == ServiceState::Running => {
-                Some((spec.id.clone(), process.cgroup.clone().unwrap_or_default()))
-            }
-            _ => None,
-        }
+    let contained = |id: &str| matches!(id, "apid" | "trustd" | "etcd" | "kubelet") || id.starts_with("ext-");
+    let running: Vec<(String, i32)> =
+        node.services.processes().into_iter().filter(|(id, _)| contained(id)).collect();
+    let found = blocking(move || {
+        let groups = Cgroups::detect(Path::new(cgroup::MOUNT_POINT)).ok();
+        running.into_iter().map(|(id, pid)| daemon(id, pid, groups.as_ref())).collect::<Vec<_>>()
     });
-    let running: Vec<(String, String)> = running.into_iter().flatten().collect();
-    blocking(move || {
-        let groups = Cgroups::detect(Path::new(cgroup::MOUNT_POINT)).ok().map(Arc::new);
-        running.into_iter().map(|(id, group)| daemon(id, &group, groups.as_deref())).collect()
-    })
-    .await
+    let mut found = found.await?;
+    if node.paths.containerd.exists() {
+        let client = client(&node.paths.containerd);
+        for container in &mut found {
+            // Only those with the root of an image have one.
+            if let Ok(image) = client.root_image(SYSTEM, &container.id).await {
+                container.image = image;
+            }
+        }
+    }
+    Ok(found)
 }
 
-fn daemon(id: String, group: &str, groups: Option<&Cgroups>) -> Container {
-    let pids = groups.and_then(|groups| groups.pids(group).ok()).unwrap_or_default();
-    let metrics = groups.map(|groups| Metrics {
-        memory: groups.memory_used(group).unwrap_or(0),
-        cpu: groups.cpu_time(group).map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+fn daemon(id: String, pid: i32, groups: Option<&Cgroups>) -> Container {
+    let group = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok().and_then(|text| group_of(&text));
+    let metrics = groups.zip(group).map(|(groups, group)| Metrics {
+        memory: groups.memory_used(&group).unwrap_or(0),
+        cpu: groups.cpu_time(&group).map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
     });
     Container {
         display: id.clone(),
@@ -233,15 +234,35 @@ fn daemon(id: String, group: &str, groups: Option<&Cgroups>) -> Container {
         pod: id.clone(),
         id,
         status: "RUNNING".to_owned(),
-        pid: pids.first().and_then(|pid| u32::try_from(*pid).ok()).unwrap_or(0),
+        pid: u32::try_from(pid).unwrap_or(0),
         metrics,
         ..Container::default()
     }
 }
 
+/// The group of a process, from what the kernel lists: the one of memory, or the only one.
+fn group_of(text: &str) -> Option<String> {
+    let mut lines = text.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        Some((controllers, path))
+    });
+    let wanted = |(controllers, _): &(&str, &str)| {
+        controllers.is_empty() || controllers.split(',').any(|name| name == "memory")
+    };
+    lines.find(wanted).map(|(_, path)| path.trim_start_matches('/').to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_group_of_a_process_is_found_in_both_kinds_of_lists() {
+        assert_eq!(group_of("0::/podruntime/kubelet\n").as_deref(), Some("podruntime/kubelet"));
+        let split = "12:pids:/x\n3:memory:/podruntime/etcd\n1:name=systemd:/y\n";
+        assert_eq!(group_of(split).as_deref(), Some("podruntime/etcd"));
+        assert_eq!(group_of("nonsense"), None);
+    }
 
     #[test]
     fn drivers_and_namespaces_are_checked() {

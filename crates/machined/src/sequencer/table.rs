@@ -102,6 +102,8 @@ impl Request {
 pub enum Check {
     /// The device manager is part of this image.
     HasUdevd,
+    /// The kubelet registers this machine with Kubernetes.
+    Registers,
 }
 
 /// Everything a sequence can do.
@@ -123,6 +125,12 @@ pub enum Task {
     StoreShutdown,
     /// Stops what runs on the data volume.
     StopServicesForUpgrade,
+    /// Moves workloads to other machines.
+    CordonAndDrainNode,
+    /// Stops the kubelet and all pods.
+    StopAllPods,
+    /// Stops the kubelet and removes all pods.
+    RemoveAllPods,
     /// Takes the member of this machine out of etcd.
     LeaveEtcd,
     /// Tells everyone that the reset is about to happen.
@@ -153,6 +161,9 @@ impl Task {
             Self::StartAllServices => "startAllServices",
             Self::StoreShutdown => "storeShutdown",
             Self::StopServicesForUpgrade => "stopServicesForUpgrade",
+            Self::CordonAndDrainNode => "cordonAndDrainNode",
+            Self::StopAllPods => "stopAllPods",
+            Self::RemoveAllPods => "removeAllPods",
             Self::LeaveEtcd => "leaveEtcd",
             Self::SendResetSignal => "sendResetSignal",
             Self::TeardownLifecycle => "teardownLifecycle",
@@ -172,6 +183,10 @@ impl Task {
             Self::LoadConfig => MINUTE * 60 * 24 * 365 * 10,
             Self::StartAllServices => MINUTE * 70,
             Self::StartUdevd | Self::LeaveEtcd => MINUTE * 10,
+            // A minute to be cordoned, five to be drained; half a minute for those who hold the kubelet, its grace,
+            // three for the pods.
+            Self::CordonAndDrainNode => MINUTE * 7,
+            Self::StopAllPods | Self::RemoveAllPods => MINUTE * 5,
             Self::StartMachined | Self::TeardownLifecycle => MINUTE * 5,
             Self::StopServicesForUpgrade | Self::StopAllServices => MINUTE * 2,
             Self::ReloadMeta
@@ -219,6 +234,17 @@ const BOOT: &[Phase] = &[
     phase("startEverything", &[Task::StartAllServices]),
 ];
 
+/// Says goodbye to the cluster.
+const DRAIN: Phase = Phase {
+    name: "drain",
+    tasks: &[Task::CordonAndDrainNode],
+    check: Some(Check::Registers),
+    forgiving: true,
+};
+
+const STOP_PODS: Phase = forgiving("cleanup", &[Task::StopAllPods]);
+const REMOVE_PODS: Phase = forgiving("cleanup", &[Task::RemoveAllPods]);
+
 /// Shared by everything that ends a machine.
 const STOP_ALL: &[Phase] = &[
     forgiving("stopServices", &[Task::StopServicesForUpgrade]),
@@ -235,16 +261,25 @@ pub fn plan(request: &Request) -> Vec<Phase> {
         Request::Boot => phases.extend(BOOT),
         Request::Reboot { force } => {
             if !force {
+                phases.push(STOP_PODS);
                 phases.extend(STOP_ALL);
             }
             phases.push(phase("reboot", &[Task::Reboot]));
         }
-        Request::Shutdown { .. } => {
+        Request::Shutdown { force } => {
             phases.push(phase("storeShutdown", &[Task::StoreShutdown]));
+            if !force {
+                phases.push(DRAIN);
+            }
+            phases.push(STOP_PODS);
             phases.extend(STOP_ALL);
             phases.push(phase("shutdown", &[Task::Shutdown]));
         }
         Request::Reset(reset) => {
+            if reset.graceful {
+                phases.push(DRAIN);
+            }
+            phases.push(if reset.graceful { REMOVE_PODS } else { STOP_PODS });
             if reset.graceful {
                 phases.push(phase("leave", &[Task::LeaveEtcd]));
             }

@@ -3,17 +3,24 @@
 //! So far what the configuration asks for: settings of the control plane and its kubelets, labels, annotations and
 //! taints. Who carries them out comes with Kubernetes itself.
 
+pub mod api;
 pub mod args;
 pub mod bootstrap;
 pub mod coredns;
+pub mod endpoints;
 pub mod files;
 pub mod flannel;
 pub mod images;
+pub mod inventory;
 pub mod kubelet;
 pub mod kubelet_service;
+pub mod manifest_apply;
 pub mod manifests;
 pub mod names;
+pub mod node_apply;
+pub mod node_status;
 pub mod pod_server;
+pub mod pod_status;
 pub mod pods;
 pub mod prism;
 pub mod render;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt};
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -84,14 +85,8 @@ pub async fn drain(client: &Client, node: &str, limits: Limits) -> Result<Draine
     let list = list.map_err(|source| DrainError { node: node.to_owned(), source })?;
     let pods: Vec<Pod> = list.items.iter().filter_map(Pod::to_evict).collect();
     info!(node, pods = pods.len(), "draining");
-    let mut results = stream::iter(pods.iter().map(|pod| async move {
-        let result = match timeout_at(deadline, remove(client, pod, limits)).await {
-            Ok(result) => result,
-            Err(_) => Drain::Stays("the time for draining is over".to_owned()),
-        };
-        (pod.display(), result)
-    }))
-    .buffer_unordered(PARALLEL);
+    let attempts: Vec<_> = pods.iter().map(|pod| attempt(client, pod, limits, deadline)).collect();
+    let mut results = stream::iter(attempts).buffer_unordered(PARALLEL);
     let mut drained = Drained::default();
     while let Some((pod, result)) = results.next().await {
         match result {
@@ -128,6 +123,19 @@ impl Pod {
     fn display(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+}
+
+/// Boxed: a stream of closures that borrow is not `Send` for all the compiler knows.
+fn attempt<'a>(
+    client: &'a Client,
+    pod: &'a Pod,
+    limits: Limits,
+    deadline: Instant,
+) -> BoxFuture<'a, (String, Drain)> {
+    Box::pin(async move {
+        let result = timeout_at(deadline, remove(client, pod, limits)).await;
+        (pod.display(), result.unwrap_or_else(|_| Drain::Stays("the time for draining is over".to_owned())))
+    })
 }
 
 async fn remove(client: &Client, pod: &Pod, limits: Limits) -> Drain {

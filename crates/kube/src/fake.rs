@@ -240,6 +240,7 @@ impl World {
                     "application/apply-patch+yaml" => {
                         self.apply(&path, body, manager, query.contains_key("force"))
                     }
+                    "application/json-patch+json" => self.edit(&path, &body),
                     _ => self.merge(&path, &body),
                 }
             }
@@ -390,6 +391,22 @@ impl World {
             return status(409, "Conflict", "the object has been modified");
         }
         merge(&mut object, patch);
+        reply(200, &self.store(path, object))
+    }
+
+    /// Only tests and replacements.
+    fn edit(&mut self, path: &str, patch: &Value) -> Reply {
+        let Some(mut object) = self.objects.get(path).cloned() else {
+            return status(404, "NotFound", "not found");
+        };
+        for step in patch.as_array().into_iter().flatten() {
+            let place = object.pointer_mut(step["path"].as_str().unwrap_or_default());
+            match (step["op"].as_str(), place) {
+                (Some("replace"), Some(place)) => *place = step["value"].clone(),
+                (Some("test"), Some(place)) if *place == step["value"] => {}
+                _ => return status(422, "Invalid", "the patch does not fit"),
+            }
+        }
         reply(200, &self.store(path, object))
     }
 

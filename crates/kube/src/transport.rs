@@ -36,7 +36,7 @@ pub struct Reply {
 }
 
 /// A body as it comes.
-pub trait Chunks: Send {
+pub trait Chunks: Send + Sync {
     /// The next piece; none at the end.
     fn next(&mut self) -> BoxFuture<'_, Option<Result<Bytes, String>>>;
 }

@@ -82,6 +82,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
     if Path::new(KUBELET_RUNTIME).exists() {
         let service = KubeletService::new(node);
         runtime.register(KubeletServiceController::new(service, "/", kubelet::MARK))?;
+        ichor_ctl_k8s::api::register(runtime, &crate::kube::ports())?;
     }
     ichor_ctl_etcd::register(runtime)?;
     ichor_ctl_cluster::register(runtime, version::COMPATIBLE_TAG, Arc::new(trust::discovery))?;

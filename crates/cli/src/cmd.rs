@@ -6,6 +6,7 @@ pub mod cgroups;
 pub mod cluster;
 pub mod completion;
 pub mod config;
+pub mod conformance;
 pub mod containers;
 pub mod copy;
 pub mod dashboard;
@@ -17,6 +18,7 @@ pub mod gen_config;
 pub mod gen_pki;
 pub mod gen_secureboot;
 pub mod get;
+pub mod health;
 pub mod image;
 pub mod image_cert;
 pub mod inject;
@@ -57,7 +59,7 @@ pub static ROOT: Command = Command {
         &etcd::BOOTSTRAP,
         &cgroups::CGROUPS,
         &config::CONFIG,
-        &kubernetes::CONFORMANCE,
+        &conformance::CONFORMANCE,
         &containers::CONTAINERS,
         &copy::COPY,
         &dashboard::DASHBOARD,
@@ -66,7 +68,7 @@ pub static ROOT: Command = Command {
         &etcd::ETCD,
         &events::EVENTS,
         &get::GET,
-        &kubernetes::HEALTH,
+        &health::HEALTH,
         &image::IMAGE,
         &inspect::INSPECT,
         &kubernetes::KUBECONFIG,

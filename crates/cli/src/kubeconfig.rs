@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ichor_yaml::{Node, Value};
+use ichor_yaml::{EmitOptions, Node, Style, Value};
 
 use crate::failure::{Context, Failure};
 use crate::output::json;
@@ -81,12 +81,80 @@ pub fn merge(
         put(&mut into, CONTEXTS, &taken, content);
         set(&mut into, "current-context", Node::string(taken));
     }
-    for (key, value) in [("apiVersion", "v1"), ("kind", "Config")] {
-        if into.get(key).is_none() {
-            set(&mut into, key, Node::string(value));
+    Ok((emit(into), renamed))
+}
+
+/// The text that leads to `server`, whatever it led to.
+pub fn redirected(text: &str, server: &str) -> Result<String, Failure> {
+    let mut root = root(text).context("read the machine's kubeconfig")?;
+    for (_, item) in entries_mut(&mut root, CLUSTERS) {
+        if let Some(cluster) = value_mut(item, CLUSTERS.content) {
+            set(cluster, "server", Node::string(server));
         }
     }
-    Ok((ichor_yaml::emit(&into), renamed))
+    Ok(emit(root))
+}
+
+/// The text without the clusters at these servers, their contexts and the users of those; nothing when there
+/// are none.
+pub fn without(text: &str, servers: &[String]) -> Result<Option<String>, Failure> {
+    let mut root = root(text).context("read the kubeconfig that is there")?;
+    let text_of = |node: &Node, key: &str| node.get(key).and_then(Node::as_str).map(str::to_owned);
+    let gone = |list: &[(&str, &Node)], key: &str, values: &[String]| -> Vec<String> {
+        let is_gone = |content: &Node| text_of(content, key).is_some_and(|value| values.contains(&value));
+        list.iter().filter(|(_, content)| is_gone(content)).map(|(name, _)| (*name).to_owned()).collect()
+    };
+    let clusters = gone(&entries(&root, CLUSTERS), "server", servers);
+    if clusters.is_empty() {
+        return Ok(None);
+    }
+    let contexts = gone(&entries(&root, CONTEXTS), "cluster", &clusters);
+    let users: Vec<String> = entries(&root, CONTEXTS)
+        .iter()
+        .filter(|(name, _)| contexts.iter().any(|gone| gone == name))
+        .filter_map(|(_, content)| text_of(content, "user"))
+        .collect();
+    for (kind, names) in [(CLUSTERS, &clusters), (CONTEXTS, &contexts), (USERS, &users)] {
+        if let Some(Node { value: Value::Seq(items), .. }) = value_mut(&mut root, kind.list) {
+            items.retain(|item| text_of(item, "name").is_none_or(|name| !names.contains(&name)));
+        }
+    }
+    if text_of(&root, "current-context").is_some_and(|name| contexts.contains(&name)) {
+        set(&mut root, "current-context", Node::string(""));
+    }
+    Ok(Some(emit(root)))
+}
+
+/// The form in which the tools of Kubernetes write it: keys and entries in order, lists flush.
+fn emit(mut root: Node) -> String {
+    for (key, value) in [("apiVersion", "v1"), ("kind", "Config")] {
+        if root.get(key).is_none() {
+            set(&mut root, key, Node::string(value));
+        }
+    }
+    for kind in [CLUSTERS, USERS, CONTEXTS] {
+        if let Some(Node { value: Value::Seq(items), .. }) = value_mut(&mut root, kind.list) {
+            items.sort_by_key(|item| item.get("name").and_then(Node::as_str).unwrap_or_default().to_owned());
+        }
+    }
+    sort_keys(&mut root);
+    ichor_yaml::emit_with(&root, EmitOptions { indent: 2, flush_lists: true })
+}
+
+fn sort_keys(node: &mut Node) {
+    match &mut node.value {
+        Value::Scalar(scalar) => {
+            // However it was quoted, it is written anew.
+            if !matches!(scalar.style, Style::Plain | Style::Auto) {
+                scalar.style = Style::Auto;
+            }
+        }
+        Value::Seq(items) => items.iter_mut().for_each(sort_keys),
+        Value::Map(entries) => {
+            entries.sort_by_key(|(key, _)| key.as_str().unwrap_or_default().to_owned());
+            entries.iter_mut().for_each(|(_, value)| sort_keys(value));
+        }
+    }
 }
 
 fn root(text: &str) -> Result<Node, ichor_yaml::Error> {
@@ -99,6 +167,13 @@ fn root(text: &str) -> Result<Node, ichor_yaml::Error> {
 fn entries(root: &Node, kind: Kind) -> Vec<(&str, &Node)> {
     let items = root.get(kind.list).and_then(Node::as_seq).unwrap_or_default();
     items.iter().filter_map(|item| Some((item.get("name")?.as_str()?, item.get(kind.content)?))).collect()
+}
+
+/// Names and whole entries of a list.
+fn entries_mut(root: &mut Node, kind: Kind) -> Vec<(String, &mut Node)> {
+    let Some(Node { value: Value::Seq(items), .. }) = value_mut(root, kind.list) else { return Vec::new() };
+    let named = |item: &Node| item.get("name").and_then(Node::as_str).map(str::to_owned);
+    items.iter_mut().filter_map(|item| Some((named(item)?, item))).collect()
 }
 
 /// The name an entry gets: its own, unless another one has it and may keep it.
@@ -132,12 +207,15 @@ fn set(node: &mut Node, key: &str, value: Node) {
     }
 }
 
+fn value_mut<'a>(node: &'a mut Node, key: &str) -> Option<&'a mut Node> {
+    let Value::Map(entries) = &mut node.value else { return None };
+    entries.iter_mut().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
+}
+
 fn put(root: &mut Node, kind: Kind, name: &str, content: Node) {
     let item =
         Node::map(vec![(Node::string("name"), Node::string(name)), (Node::string(kind.content), content)]);
-    let Value::Map(map) = &mut root.value else { return };
-    let list = map.iter_mut().find(|(key, _)| key.as_str() == Some(kind.list)).map(|(_, list)| list);
-    match list {
+    match value_mut(root, kind.list) {
         Some(Node { value: Value::Seq(items), .. }) => {
             items.retain(|item| item.get("name").and_then(Node::as_str) != Some(name));
             items.push(item);
@@ -155,10 +233,10 @@ mod tests {
 
     fn config(cluster: &str, server: &str) -> String {
         format!(
-            "apiVersion: v1\nkind: Config\nclusters:\n    - name: {cluster}\n      cluster:\n        server: {server}\n\
-             users:\n    - name: admin@{cluster}\n      user:\n        token: {server}\n\
-             contexts:\n    - name: admin@{cluster}\n      context:\n        cluster: {cluster}\n        user: admin@{cluster}\n\
-             current-context: admin@{cluster}\n"
+            "apiVersion: v1\nclusters:\n- cluster:\n    server: {server}\n  name: {cluster}\n\
+             contexts:\n- context:\n    cluster: {cluster}\n    user: admin@{cluster}\n  name: admin@{cluster}\n\
+             current-context: admin@{cluster}\nkind: Config\n\
+             users:\n- name: admin@{cluster}\n  user:\n    token: {server}\n"
         )
     }
 
@@ -179,31 +257,31 @@ mod tests {
         );
         expect![[r#"
             apiVersion: v1
-            kind: Config
             clusters:
-                - name: lab
-                  cluster:
-                    server: https://a
-                - name: lab-1
-                  cluster:
-                    server: https://b
-            users:
-                - name: admin@lab
-                  user:
-                    token: https://a
-                - name: admin@lab-1
-                  user:
-                    token: https://b
+            - cluster:
+                server: https://a
+              name: lab
+            - cluster:
+                server: https://b
+              name: lab-1
             contexts:
-                - name: admin@lab
-                  context:
-                    cluster: lab
-                    user: admin@lab
-                - name: admin@lab-1
-                  context:
-                    cluster: lab-1
-                    user: admin@lab-1
+            - context:
+                cluster: lab
+                user: admin@lab
+              name: admin@lab
+            - context:
+                cluster: lab-1
+                user: admin@lab-1
+              name: admin@lab-1
             current-context: admin@lab-1
+            kind: Config
+            users:
+            - name: admin@lab
+              user:
+                token: https://a
+            - name: admin@lab-1
+              user:
+                token: https://b
         "#]]
         .assert_eq(&text);
     }
@@ -224,5 +302,29 @@ mod tests {
             merge("", &config("lab", "https://a"), Some("mine"), |_, _| Ok(Decision::Rename)).unwrap();
         assert!(text.contains("current-context: mine\n"), "{text}");
         assert_eq!(renamed, [r#"renamed context "admin@lab" -> "mine""#]);
+    }
+
+    #[test]
+    fn a_cluster_that_is_gone_leaves_nothing_behind() {
+        let (both, _) =
+            merge(&config("a", "https://a"), &config("b", "https://b"), None, |_, _| Ok(Decision::Rename))
+                .unwrap();
+        let left = without(&both, &["https://b".to_owned()]).unwrap().unwrap();
+        assert_eq!(
+            left,
+            config("a", "https://a").replace("current-context: admin@a", "current-context: \"\"")
+        );
+        assert_eq!(without(&left, &["https://b".to_owned()]).unwrap(), None);
+    }
+
+    #[test]
+    fn the_server_is_replaced_and_nothing_else() {
+        let text = redirected(&config("lab", "https://10.5.0.2:6443"), "https://127.5.0.2:6443").unwrap();
+        let expected = config("lab", "https://10.5.0.2:6443").replacen(
+            "server: https://10.5.0.2:6443",
+            "server: https://127.5.0.2:6443",
+            1,
+        );
+        assert_eq!(text, expected);
     }
 }

@@ -8,6 +8,7 @@ pub mod dashboard;
 pub mod explain;
 pub mod failure;
 pub mod files;
+pub mod fleet;
 pub mod follow;
 pub mod help;
 pub mod identity;

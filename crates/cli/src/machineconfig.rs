@@ -83,6 +83,8 @@ impl Default for Generate {
 
 /// What was generated.
 pub struct Generated {
+    /// Configuration of a control plane that starts etcd by itself.
+    pub init: Vec<u8>,
     /// Configuration of control planes.
     pub controlplane: Vec<u8>,
     /// Configuration of workers.
@@ -146,6 +148,7 @@ pub fn generate(input: &Generate) -> Result<Generated, Failure> {
         Ok(documents.encode(input.comments).into_bytes())
     };
     Ok(Generated {
+        init: make(MachineType::Init, &input.controlplane_patches)?,
         controlplane: make(MachineType::ControlPlane, &input.controlplane_patches)?,
         worker: make(MachineType::Worker, &input.worker_patches)?,
         talosconfig: source.talosconfig(now).context("generate the client configuration")?,

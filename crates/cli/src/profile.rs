@@ -23,6 +23,11 @@ impl Loaded {
     pub fn client(&self) -> Result<Client, Failure> {
         self.profile.client().map_err(|error| explain(&error, None))
     }
+
+    /// The hosts that are connected to.
+    pub fn hosts(&self) -> Vec<String> {
+        self.profile.endpoints.iter().map(|endpoint| endpoint.host.clone()).collect()
+    }
 }
 
 /// Resolves the flags of `call` and the client configuration.

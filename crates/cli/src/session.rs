@@ -80,6 +80,11 @@ impl Session {
         }
     }
 
+    /// A client whose calls go to the endpoint itself.
+    pub fn endpoint(&self) -> Client {
+        self.client.clone()
+    }
+
     /// A client whose calls go to one machine.
     pub fn node(&self, node: &str) -> Client {
         if self.routed { self.client.to_node(node) } else { self.client.clone() }

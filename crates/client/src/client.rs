@@ -98,7 +98,8 @@ impl Client {
         StorageServiceClient::new(self.routed())
     }
 
-    fn routed(&self) -> Routed {
+    /// The service below the typed ones.
+    pub fn routed(&self) -> Routed {
         Routed {
             channel: self.channel.clone(),
             identity: Arc::clone(&self.identity),

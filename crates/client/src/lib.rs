@@ -13,7 +13,7 @@ pub mod target;
 pub mod track;
 
 pub use channel::{Channel, Unreachable};
-pub use client::{Client, Identity};
+pub use client::{Client, Identity, Routed};
 pub use definitions::{Definitions, UnknownType};
 pub use endpoint::Endpoint;
 pub use ichor_rpc::ClientTls;

@@ -70,6 +70,7 @@ replies!(
     machine::Upgrade,
     machine::Version,
     storage::BlockDeviceWipe,
+    node::EtcdRebuild,
     node::Why,
     storage::Disks,
     time::Time,

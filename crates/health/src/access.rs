@@ -18,6 +18,8 @@ use crate::spec;
 
 /// The largest message that is accepted.
 const MESSAGE_MAX: usize = 32 * 1024 * 1024;
+/// The most a packed kubeconfig may take.
+const KUBECONFIG_MAX: usize = 1024 * 1024;
 /// The most resources one list may hold.
 const LIST_MAX: usize = 10_000;
 
@@ -83,21 +85,25 @@ where
         Self { service, headers }
     }
 
-    /// The service towards one machine.
+    /// The service towards one machine; an empty name is the endpoint itself.
     fn to(&self, node: &str) -> Via<S> {
         let mut headers = self.headers.clone();
         // An address is always a value a header can hold.
-        if let Ok(value) = HeaderValue::from_str(node) {
+        if let Ok(value) = HeaderValue::from_str(node)
+            && !node.is_empty()
+        {
             headers.push((HeaderName::from_static("node"), value));
         }
         Via { service: self.service.clone(), headers }
     }
 
-    fn machine(&self, node: &str) -> MachineServiceClient<Via<S>> {
+    /// The machine API of one machine.
+    pub fn machine(&self, node: &str) -> MachineServiceClient<Via<S>> {
         MachineServiceClient::new(self.to(node)).max_decoding_message_size(MESSAGE_MAX)
     }
 
-    fn state(&self, node: &str) -> StateClient<Via<S>> {
+    /// The resource API of one machine.
+    pub fn state(&self, node: &str) -> StateClient<Via<S>> {
         StateClient::new(self.to(node)).max_decoding_message_size(MESSAGE_MAX)
     }
 
@@ -127,6 +133,19 @@ where
         let reply = self.machine(node).memory(()).await?.into_inner();
         let info = reply.messages.into_iter().next().and_then(|message| message.meminfo);
         Ok(info.map(|info| info.memtotal).unwrap_or_default() * 1024)
+    }
+
+    /// The administrator's kubeconfig, packed as the machine hands it out.
+    pub async fn kubeconfig(&self, node: &str) -> Result<Vec<u8>, Status> {
+        let mut stream = self.machine(node).kubeconfig(()).await?.into_inner();
+        let mut packed = Vec::new();
+        while let Some(message) = stream.message().await? {
+            if packed.len() > KUBECONFIG_MAX {
+                return Err(Status::resource_exhausted("the kubeconfig is too large"));
+            }
+            packed.extend_from_slice(&message.bytes);
+        }
+        Ok(packed)
     }
 
     /// One resource; nothing when it is not there.

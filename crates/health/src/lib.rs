@@ -6,6 +6,7 @@
 pub mod access;
 pub mod checks;
 pub mod cluster;
+pub mod kube;
 pub mod objects;
 pub mod run;
 pub mod spec;
@@ -14,5 +15,6 @@ pub mod topology;
 pub use access::{Access, Kubernetes, Objects, Resource};
 pub use checks::Verdict;
 pub use cluster::{Check, Cluster};
+pub use kube::Lazy;
 pub use run::{Report, Unhealthy, run};
 pub use topology::{Kind, Machine, Topology};

@@ -1,12 +1,13 @@
 //! `cluster`: local clusters of sandbox machines.
 
+mod bring_up;
 mod create;
 mod ready;
 mod show;
 
 use std::path::PathBuf;
 
-use ichor_provision::{Machine, MachineStatus, Provider as _, ProvisionError, Store};
+use ichor_provision::{Cluster, Machine, MachineStatus, Provider as _, ProvisionError, Store};
 use ichor_provision_sandbox::Sandbox;
 
 use crate::failure::{Failure, chain};
@@ -14,7 +15,7 @@ use crate::parse::Call;
 use crate::session::block_on;
 use crate::table::{Args, Command, Complete, Flag, Group};
 use crate::term::{self, Progress};
-use crate::{print, profile};
+use crate::{files, kubeconfig, print, profile};
 
 /// The parent.
 pub static CLUSTER: Command = Command {
@@ -129,11 +130,10 @@ fn destroy(call: &Call) -> Result<(), Failure> {
     let provider = sandbox(call)?;
     let name = call.text("name");
     // What the client configuration holds of it is found by its addresses, so look before it is gone.
-    let endpoints: Vec<String> = provider
-        .store()
-        .load(name)
-        .map(|cluster| cluster.machines.iter().map(|machine| machine.loopback.to_string()).collect())
-        .unwrap_or_default();
+    let known = provider.store().load(name).ok();
+    let loopbacks =
+        |cluster: &Cluster| cluster.machines.iter().map(|machine| machine.loopback.to_string()).collect();
+    let endpoints: Vec<String> = known.as_ref().map(loopbacks).unwrap_or_default();
     let mut progress = Progress::new();
     let removed = provider.destroy(name, &mut |step| progress.step(step));
     if let Err(error) = removed {
@@ -141,7 +141,22 @@ fn destroy(call: &Call) -> Result<(), Failure> {
         return Err(failed(&error));
     }
     progress.done();
+    if let Some(cluster) = &known {
+        forget_kubeconfig(cluster);
+    }
     forget_context(call, name, &endpoints)
+}
+
+/// Takes a cluster out of the kubeconfig it was merged into. A file that cannot be read or written is none of
+/// ours.
+fn forget_kubeconfig(cluster: &Cluster) {
+    let Ok(path) = super::kubernetes::default_path() else { return };
+    let Ok(text) = std::fs::read_to_string(&path) else { return };
+    if let Ok(Some(text)) = kubeconfig::without(&text, &bring_up::servers(cluster))
+        && files::write(&path, text.as_bytes(), 0o600).is_ok()
+    {
+        eprintln!("removed {} from {}", cluster.name, path.display());
+    }
 }
 
 /// Takes the contexts of a cluster out of the client configuration: those of its name that lead to it.

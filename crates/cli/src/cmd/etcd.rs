@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use ichor_wire::common::Data;
+use ichor_wire::ichor::node::{EtcdRebuild, EtcdRebuildRequest};
 use ichor_wire::machine as wire;
 use ichor_wire::machine::{EtcdMemberAlarm, EtcdMembers, EtcdStatus};
 
@@ -22,7 +23,9 @@ pub static ETCD: Command = Command {
     name: "etcd",
     group: Group::Machines,
     about: "Manage etcd",
-    subcommands: &[&ALARM, &DEFRAG, &DOWNGRADE, &FORFEIT, &LEAVE, &MEMBERS, &REMOVE, &SNAPSHOT, &STATUS],
+    subcommands: &[
+        &ALARM, &DEFRAG, &DOWNGRADE, &FORFEIT, &LEAVE, &MEMBERS, &RECOVER, &REMOVE, &SNAPSHOT, &STATUS,
+    ],
     ..Command::EMPTY
 };
 
@@ -82,6 +85,17 @@ static STATUS: Command = Command {
     name: "status",
     about: "Show the state of the machines' members",
     run: Some(status),
+    ..Command::EMPTY
+};
+
+static RECOVER: Command = Command {
+    name: "recover",
+    about: "Rebuild a cluster that lost its quorum from one member that is left",
+    long: "Makes the member of one machine a cluster of its own, with all its data. Machines of lost members that have\n\
+           no data of etcd join it by themselves. Choose the machine with the highest raft index (`etcd status`).",
+    examples: &["etcd recover -n 10.5.0.2"],
+    flags: &[Flag::switch("force", "even where there is a quorum")],
+    run: Some(recover),
     ..Command::EMPTY
 };
 
@@ -208,6 +222,30 @@ fn remove(call: &Call) -> Result<(), Failure> {
     block_on(async {
         ask!(call, "error removing the member", request, etcd_remove_member_by_id).await.map(drop)
     })
+}
+
+fn recover(call: &Call) -> Result<(), Failure> {
+    let request = EtcdRebuildRequest { force: call.on("force") };
+    block_on(async {
+        let session = Session::open(call).await?;
+        session.only(call)?;
+        let reply = session.ask(session.all().node().etcd_rebuild(request)).await;
+        let replies =
+            session.gather("error rebuilding the cluster", reply.map(|reply| reply.into_inner().messages))?;
+        print(&replies.iter().map(|(node, reply)| recovered_text(node, reply)).collect::<String>())
+    })
+}
+
+fn recovered_text(node: &str, reply: &EtcdRebuild) -> String {
+    let forgotten = match reply.forgotten.len() {
+        0 => String::new(),
+        _ => format!("; forgotten: {}", reply.forgotten.join(", ")),
+    };
+    format!(
+        "etcd of {node} is a cluster of its own at revision {}{forgotten}\n\
+         control planes without data of etcd join it by themselves\n",
+        reply.revision
+    )
 }
 
 fn members(call: &Call) -> Result<(), Failure> {

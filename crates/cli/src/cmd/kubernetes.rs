@@ -1,9 +1,7 @@
-//! `kubeconfig`, `health`, `upgrade-k8s`, `rotate-ca`, `conformance`: commands about the Kubernetes cluster.
+//! `kubeconfig`, `upgrade-k8s`, `rotate-ca`: commands about the Kubernetes cluster.
 
-use std::io::{BufRead as _, IsTerminal as _, Read as _, stdin, stdout};
+use std::io::{BufRead as _, IsTerminal as _, stdin, stdout};
 use std::path::{Path, PathBuf};
-
-use ichor_wire::cluster::{ClusterInfo, HealthCheckProgress, HealthCheckRequest};
 
 use crate::explain;
 use crate::failure::{Context, Failure};
@@ -11,11 +9,8 @@ use crate::files;
 use crate::kubeconfig::{self, Decision, Kind};
 use crate::parse::Call;
 use crate::print;
-use crate::session::{Session, StreamErrors, block_on, warn_of_old_versions};
+use crate::session::{Session, block_on, warn_of_old_versions};
 use crate::table::{Args, Command, Complete, Flag, Group};
-
-/// The most a kubeconfig may take.
-const KUBECONFIG_MAX: u64 = 1024 * 1024;
 
 /// How often a question is asked again.
 const QUESTIONS_MAX: usize = 5;
@@ -35,28 +30,6 @@ pub static KUBECONFIG: Command = Command {
         Flag::switch("merge", "add to a file that exists").short('m').default("true"),
     ],
     run: Some(fetch_kubeconfig),
-    ..Command::EMPTY
-};
-
-static NODE_FLAGS: &[Flag] = &[
-    Flag::list("control-plane-nodes", "control plane machines, when they are not to be discovered"),
-    Flag::text("init-node", "the first control plane machine of old clusters"),
-    Flag::text("k8s-endpoint", "address of the Kubernetes API"),
-    Flag::list("worker-nodes", "worker machines, when they are not to be discovered"),
-];
-
-/// `health`.
-pub static HEALTH: Command = Command {
-    name: "health",
-    group: Group::Machines,
-    about: "Check the health of the cluster",
-    flags: &[
-        Flag::switch("run-e2e", "run the tests of Kubernetes afterwards"),
-        Flag::switch("server", "let a machine do the checks").default("true"),
-        Flag::duration("wait-timeout", "20m0s", "give up after this time"),
-    ],
-    shared_flags: NODE_FLAGS,
-    run: Some(health),
     ..Command::EMPTY
 };
 
@@ -112,24 +85,6 @@ pub static ROTATE_CA: Command = Command {
     ..Command::EMPTY
 };
 
-/// `conformance`.
-pub static CONFORMANCE: Command = Command {
-    name: "conformance",
-    group: Group::Machines,
-    about: "Run conformance tests",
-    subcommands: &[&Command {
-        name: "kubernetes",
-        aliases: &["k8s"],
-        about: "Run the conformance tests of Kubernetes",
-        flags: &[Flag::text("mode", "fast or certified")
-            .default("fast")
-            .complete(Complete::Words(&["fast", "certified"]))],
-        run: Some(conformance),
-        ..Command::EMPTY
-    }],
-    ..Command::EMPTY
-};
-
 /// The kubeconfig as the one machine of the session hands it out.
 async fn fetch(session: &Session, call: &Call) -> Result<Vec<u8>, Failure> {
     let doing = "error copying";
@@ -142,20 +97,7 @@ async fn fetch(session: &Session, call: &Call) -> Result<Vec<u8>, Failure> {
             .map_err(|error| explain::nodes(doing, std::slice::from_ref(&error)))?;
         packed.extend_from_slice(&data.bytes);
     }
-    unpack(&packed).context("unpack the kubeconfig")
-}
-
-fn unpack(packed: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(packed));
-    for entry in archive.entries()? {
-        let entry = entry?;
-        if entry.path()?.as_ref() == Path::new("kubeconfig") {
-            let mut content = Vec::new();
-            entry.take(KUBECONFIG_MAX).read_to_end(&mut content)?;
-            return Ok(content);
-        }
-    }
-    Err(std::io::Error::other("it is not in the machine's answer"))
+    ichor_health::kube::unpack(&packed).context("unpack the kubeconfig")
 }
 
 /// The file to write; nothing means standard output.
@@ -170,7 +112,7 @@ fn target(call: &Call) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(if path.is_dir() { path.join("kubeconfig") } else { path }))
 }
 
-fn default_path() -> Result<PathBuf, Failure> {
+pub(crate) fn default_path() -> Result<PathBuf, Failure> {
     let named = std::env::var("KUBECONFIG").unwrap_or_default();
     let named: Vec<&str> = named.split(':').filter(|path| !path.is_empty()).collect();
     match named.as_slice() {
@@ -238,48 +180,12 @@ fn ask(kind: Kind, name: &str) -> Result<Decision, Failure> {
     Err(Failure::new("no answer; nothing was changed").hint("--force overwrites without asking"))
 }
 
-fn health(call: &Call) -> Result<(), Failure> {
-    if !call.on("server") {
-        return Err(Failure::new("checks from the client are not there yet")
-            .hint("let a machine do them: leave --server=false out"));
-    }
-    if call.on("run-e2e") {
-        return Err(not_yet("running the tests of Kubernetes"));
-    }
-    let mut control_plane_nodes = call.list("control-plane-nodes");
-    control_plane_nodes.extend(call.some_text("init-node").map(str::to_owned));
-    let timeout = call.duration("wait-timeout");
-    let request = HealthCheckRequest {
-        wait_timeout: Some(prost_types::Duration {
-            seconds: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            nanos: i32::try_from(timeout.subsec_nanos()).unwrap_or_default(),
-        }),
-        cluster_info: Some(ClusterInfo {
-            control_plane_nodes,
-            worker_nodes: call.list("worker-nodes"),
-            force_endpoint: call.text("k8s-endpoint").to_owned(),
-        }),
-    };
-    block_on(async {
-        let session = Session::open(call).await?;
-        session.only(call)?;
-        let stream = session.all().cluster().health_check(request).await;
-        let mut errors = StreamErrors::default();
-        let take = |_: String, progress: HealthCheckProgress| {
-            eprintln!("{}", progress.message);
-            Ok(())
-        };
-        session.read("healthcheck error", stream, take, &mut errors).await?;
-        errors.finish()
-    })
-}
-
 fn not_yet(what: &str) -> Failure {
     Failure::new(format!("{what} is not there yet")).whole()
 }
 
 /// These begin with a kubeconfig; a machine that has none says why.
-fn needs_kubernetes(call: &Call, what: &str) -> Result<(), Failure> {
+pub(crate) fn needs_kubernetes(call: &Call, what: &str) -> Result<(), Failure> {
     block_on(async {
         let session = Session::open(call).await?;
         session.only(call)?;
@@ -300,14 +206,4 @@ fn rotate(call: &Call) -> Result<(), Failure> {
     Err(not_yet("replacing a CA").hint(
         "by hand: add the new CA to `machine.acceptedCAs` everywhere, make it `machine.ca`, then drop the old one",
     ))
-}
-
-fn conformance(call: &Call) -> Result<(), Failure> {
-    let mode = call.text("mode");
-    if !["fast", "certified"].contains(&mode) {
-        return Err(
-            Failure::new(format!("unsupported conformance mode {mode}")).hint("use fast or certified")
-        );
-    }
-    needs_kubernetes(call, "running the conformance tests")
 }

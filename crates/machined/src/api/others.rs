@@ -1,6 +1,5 @@
-//! The smaller services: time, inspection, storage, cluster.
+//! The smaller services: time, inspection, storage.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tonic::{Request, Response, Status};
@@ -11,10 +10,10 @@ use ichor_resource::network::TimeServerStatus;
 use ichor_wire::inspect::inspect_service_server::InspectService;
 use ichor_wire::storage::storage_service_server::StorageService;
 use ichor_wire::time::time_service_server::TimeService;
-use ichor_wire::{cluster, inspect, storage, time};
+use ichor_wire::{inspect, storage, time};
 
 use super::machine::Api;
-use super::reply::{Replies, blocking, chain};
+use super::reply::{blocking, chain};
 
 /// A time server that does not answer within this is not there.
 const QUERY_MAX: Duration = Duration::from_secs(5);
@@ -161,20 +160,5 @@ fn wire_disk(disk: &Disk, system_disk: bool) -> storage::Disk {
         system_disk,
         subsystem: disk.sub_system.clone(),
         readonly: disk.readonly,
-    }
-}
-
-/// Cluster health; there is no Kubernetes to ask yet.
-pub struct ClusterApi(pub Arc<crate::node::Node>);
-
-#[tonic::async_trait]
-impl cluster::cluster_service_server::ClusterService for ClusterApi {
-    type HealthCheckStream = Replies<cluster::HealthCheckProgress>;
-
-    async fn health_check(
-        &self,
-        _request: Request<cluster::HealthCheckRequest>,
-    ) -> Result<Response<Self::HealthCheckStream>, Status> {
-        Err(Status::unimplemented("cluster health checks need Kubernetes, which this node does not run yet"))
     }
 }

@@ -26,8 +26,8 @@ use ichor_wire::storage::storage_service_server::StorageServiceServer;
 use ichor_wire::time::time_service_server::TimeServiceServer;
 
 use super::guard::{CatchPanic, MaintenanceGate};
+use super::health::ClusterApi;
 use super::machine::{Api, ApiMode};
-use super::others::ClusterApi;
 use crate::audit::{self, Audit, Audited, Reports};
 use crate::daemons::APID_UID;
 use crate::node::Node;
@@ -67,7 +67,7 @@ pub fn services(node: &Arc<Node>) -> Services {
         .with(InspectServiceServer::new(api.clone()))
         .with(NodeServiceServer::new(api.clone()))
         .with(StorageServiceServer::new(api))
-        .with(ClusterServiceServer::new(ClusterApi(Arc::clone(node))))
+        .with(ClusterServiceServer::new(ClusterApi::new(Arc::clone(node))))
         .with(state)
 }
 

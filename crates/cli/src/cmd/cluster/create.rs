@@ -1,6 +1,7 @@
 //! `cluster create`: configurations, machines, client configuration, in one go.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use ichor_config::talosconfig::ClientConfig;
 use ichor_provision::{
@@ -8,8 +9,10 @@ use ichor_provision::{
 };
 use ichor_provision_sandbox::Sandbox;
 
+use super::bring_up::{self, BringUp, Times};
 use super::{failed, ready, sandbox, show};
-use crate::failure::Failure;
+use crate::failure::{Context as _, Failure};
+use crate::kubeconfig::{self, Decision};
 use crate::machineconfig::{self, Generate};
 use crate::parse::Call;
 use crate::session::block_on;
@@ -25,7 +28,9 @@ pub static CREATE: Command = Command {
     name: "create",
     about: "Make a cluster and start it",
     long: "Makes a cluster of machines on this host and starts it. A machine is a set of namespaces: no container\n\
-           engine and no virtual machine is needed, and nothing of the host changes.",
+           engine and no virtual machine is needed, and nothing of the host changes.\n\n\
+           Where the image has Kubernetes, etcd is bootstrapped, the cluster waited for until it is healthy, and\n\
+           its kubeconfig merged into that of KUBECONFIG or ~/.kube/config.",
     examples: &["cluster create", "cluster create --name lab --controlplanes 3 --workers 2"],
     args: Args::between("[sandbox]", 0, 1).complete(&[Complete::Words(&["sandbox"])]),
     flags: FLAGS,
@@ -39,6 +44,11 @@ static FLAGS: &[Flag] = &[
     Flag::text("cidr", "network of the machines (default: the first free one from 10.5.0.0/24 on)"),
     Flag::int("mtu", "1500", "largest packet of the network"),
     Flag::text("image", "root image of the machines").complete(Complete::File),
+    Flag::text(
+        "images",
+        "OCI layout of container images for the machines (default: `images` beside the image)",
+    )
+    .complete(Complete::File),
     Flag::repeated("config-patch", "patch for all machines, as text or @file"),
     Flag::repeated("config-patch-control-plane", "patch for control plane machines"),
     Flag::repeated("config-patch-controlplanes", "patch for control plane machines").hidden(),
@@ -48,6 +58,7 @@ static FLAGS: &[Flag] = &[
     Flag::text("talos-version", "version contract of the configurations"),
     Flag::text("dns-domain", "domain of the cluster").default("cluster.local"),
     Flag::repeated("registry-mirror", "mirror of a registry, as host=URL"),
+    Flag::switch("with-init-node", "let the first machine start etcd without being asked"),
     Flag::switch("with-cluster-discovery", "let machines find each other").default("true"),
     Flag::switch("with-kubespan", "encrypt traffic between machines"),
     Flag::text("with-secrets", "use this secrets bundle").complete(Complete::File),
@@ -56,8 +67,13 @@ static FLAGS: &[Flag] = &[
         "write the configurations to files and let the machines wait for them",
     ),
     Flag::list("extra-boot-kernel-args", "more kernel arguments"),
-    Flag::switch("wait", "wait until the machines answer and are ready").default("true"),
+    Flag::switch("wait", "wait until machines and Kubernetes are healthy").default("true"),
     Flag::duration("wait-timeout", "20m0s", "give up waiting after this time"),
+    Flag::switch("skip-kubeconfig", "leave the kubeconfig as it is"),
+    Flag::switch(
+        "skip-k8s-node-readiness-check",
+        "do not wait for nodes to be ready, as without a network for pods",
+    ),
     Flag::text("talosconfig", "client configuration to add the cluster to").complete(Complete::File),
     Flag::text("talosconfig-destination", "the same").hidden().complete(Complete::File),
     Flag::text("memory", "memory of control plane machines").default("2.0GiB"),
@@ -78,14 +94,19 @@ fn run(call: &Call) -> Result<(), Failure> {
     let provider = sandbox(call)?;
     let mut plan = plan(call, &provider)?;
     check(&provider, &plan)?;
+    let started = Instant::now();
+    let mut times = Times::default();
     let mut progress = Progress::new();
     progress.step("generating secrets and configurations");
     let layout = Cluster::plan(Sandbox::NAME, &plan).map_err(|error| failed(&error))?;
     let generated = machineconfig::generate(&generate_input(call, &layout)?)?;
     let inject = !call.on("skip-injecting-config");
+    let mut init_node = call.on("with-init-node");
     if inject {
         for machine in &mut plan.machines {
+            let first = std::mem::take(&mut init_node);
             machine.config = Some(match machine.kind {
+                MachineKind::ControlPlane if first => generated.init.clone(),
                 MachineKind::ControlPlane => generated.controlplane.clone(),
                 MachineKind::Worker => generated.worker.clone(),
             });
@@ -106,15 +127,82 @@ fn run(call: &Call) -> Result<(), Failure> {
     for line in profile::merge_at(&location, &client)? {
         eprintln!("{line}");
     }
-    if call.on("wait") {
-        let access = if inject { ready::Access::Configured(client) } else { ready::Access::Maintenance };
-        let limit = call.duration("wait-timeout");
-        block_on(ready::wait(&access, &cluster.machines, limit, &mut progress, |_| {}))?;
+    times.note("start", started);
+    let outcome = match inject {
+        true => block_on(bring_up(call, client, &cluster, &mut progress, &mut times)),
+        false if call.on("wait") => {
+            let limit = call.duration("wait-timeout");
+            let access = ready::Access::Maintenance;
+            block_on(ready::wait(&access, &cluster.machines, limit, &mut progress, |_| {}))
+        }
+        false => Ok(()),
+    };
+    if let Err(failure) = outcome {
+        progress.failed();
+        eprint!("\n{}", times.text());
+        return Err(failure);
     }
     progress.done();
     let cluster = provider.show(&cluster.name).unwrap_or(cluster);
     print(&show::cluster_text(&cluster))?;
-    print(&next_text(&cluster, inject))
+    eprint!("\n{}", times.text());
+    print(&next_text(&cluster, inject, call.on("wait") && !call.on("skip-kubeconfig")))
+}
+
+/// What follows when the machines have their configuration: bootstrap, waiting, kubeconfig. An image without
+/// Kubernetes ends with machines that are ready.
+async fn bring_up(
+    call: &Call,
+    client: ClientConfig,
+    cluster: &Cluster,
+    progress: &mut Progress,
+    times: &mut Times,
+) -> Result<(), Failure> {
+    let limit = call.duration("wait-timeout");
+    let bring_up = BringUp::new(&client, cluster, limit)?;
+    let since = Instant::now();
+    progress.step("waiting for the first control plane");
+    if !bring_up.has_kubernetes().await? {
+        if call.on("wait") {
+            let access = ready::Access::Configured(client);
+            ready::wait(&access, &cluster.machines, limit, progress, |_| {}).await?;
+            times.note("machines", since);
+        }
+        return Ok(());
+    }
+    if !call.on("with-init-node") {
+        progress.step("bootstrapping etcd");
+        bring_up.bootstrap().await?;
+    }
+    progress.done();
+    times.note("bootstrap", since);
+    if !call.on("wait") {
+        return Ok(());
+    }
+    bring_up.wait(!call.on("skip-k8s-node-readiness-check"), progress, times).await?;
+    if !call.on("skip-kubeconfig") {
+        merge_kubeconfig(&bring_up.kubeconfig().await?, cluster)?;
+    }
+    Ok(())
+}
+
+/// Adds the cluster to the kubeconfig of the person at the terminal. What an earlier cluster at the same
+/// address left there is replaced; other clusters keep their names.
+fn merge_kubeconfig(text: &str, cluster: &Cluster) -> Result<(), Failure> {
+    let path = crate::cmd::kubernetes::default_path()?;
+    let old = if path.exists() { files::read(&path)? } else { Vec::new() };
+    let old = String::from_utf8(old).context(format!("read {}", path.display()))?;
+    let old = kubeconfig::without(&old, &bring_up::servers(cluster))?.unwrap_or(old);
+    let (merged, renamed) = kubeconfig::merge(&old, text, None, |_, _| Ok(Decision::Rename))?;
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).context(format!("create {}", parent.display()))?;
+    }
+    files::write(&path, merged.as_bytes(), 0o600)?;
+    for line in renamed {
+        eprintln!("{line}");
+    }
+    eprintln!("merged kubeconfig into {}", path.display());
+    Ok(())
 }
 
 /// What the provider would refuse anyway is refused before keys are made, which takes a while.
@@ -176,7 +264,9 @@ fn plan(call: &Call, provider: &Sandbox) -> Result<ClusterRequest, Failure> {
         .map(|number| machine(MachineKind::ControlPlane, number))
         .chain((1..=workers).map(|number| machine(MachineKind::Worker, number)))
         .collect();
-    Ok(ClusterRequest { machines, cidr, mtu, image: image(call), name })
+    let image = image(call);
+    let images = images(call, &image);
+    Ok(ClusterRequest { machines, cidr, mtu, image, images, name })
 }
 
 /// The flags of the size of a kind of machine: the later of a pair counts when it is given.
@@ -234,6 +324,31 @@ fn image(call: &Call) -> PathBuf {
     path.canonicalize().or_else(|_| std::path::absolute(&path)).unwrap_or(path)
 }
 
+/// The container images: as named, else what lies beside the root image.
+fn images(call: &Call, image: &Path) -> Option<PathBuf> {
+    if let Some(path) = call.some_text("images").map(PathBuf::from) {
+        return Some(std::path::absolute(&path).unwrap_or(path));
+    }
+    let beside = image.with_file_name("images");
+    beside.join("index.json").exists().then_some(beside)
+}
+
+/// Registries whose images the cluster's own registry has.
+const MIRRORED: [&str; 4] = ["docker.io", "gcr.io", "ghcr.io", "registry.k8s.io"];
+
+/// Mirrors as asked for, and the cluster's own registry where nothing was.
+fn registry_mirrors(call: &Call, layout: &Cluster) -> Vec<String> {
+    let mut mirrors = call.list("registry-mirror");
+    if let Some(registry) = layout.registry() {
+        let own = MIRRORED.into_iter().filter(|host| {
+            !mirrors.iter().any(|mirror| mirror.split('=').next().is_some_and(|name| name == *host))
+        });
+        let own: Vec<String> = own.map(|host| format!("{host}=http://{registry}")).collect();
+        mirrors.extend(own);
+    }
+    mirrors
+}
+
 fn generate_input(call: &Call, layout: &Cluster) -> Result<Generate, Failure> {
     let joined = |names: &[&str]| names.iter().flat_map(|name| call.list(name)).collect::<Vec<_>>();
     let control = layout.machines.iter().filter(|machine| machine.kind == MachineKind::ControlPlane);
@@ -248,7 +363,7 @@ fn generate_input(call: &Call, layout: &Cluster) -> Result<Generate, Failure> {
         talos_version: call.text("talos-version").to_owned(),
         dns_domain: call.text("dns-domain").to_owned(),
         additional_sans: sans,
-        registry_mirrors: call.list("registry-mirror"),
+        registry_mirrors: registry_mirrors(call, layout),
         discovery: call.on("with-cluster-discovery"),
         kubespan: call.on("with-kubespan"),
         secrets,
@@ -283,7 +398,7 @@ fn write_configs(controlplane: &[u8], worker: &[u8], client: &ClientConfig) -> R
 }
 
 /// Commands to go on with.
-fn next_text(cluster: &Cluster, configured: bool) -> String {
+fn next_text(cluster: &Cluster, configured: bool, kubernetes: bool) -> String {
     let name = &cluster.name;
     let all: Vec<String> = cluster.machines.iter().map(|machine| machine.address.to_string()).collect();
     let Some(first) = cluster.machines.first() else { return String::new() };
@@ -296,8 +411,9 @@ fn next_text(cluster: &Cluster, configured: bool) -> String {
             first.loopback
         );
     }
+    let kubectl = if kubernetes { "    kubectl get nodes -o wide\n    ichorctl health\n" } else { "" };
     format!(
-        "\nTry:\n\
+        "\nTry:\n{kubectl}\
          \x20   ichorctl version\n\
          \x20   ichorctl -n {0} get machinestatus\n\
          \x20   ichorctl services\n\

@@ -1,0 +1,176 @@
+//! The way to the Kubernetes of a cluster: a kubeconfig from one of its control planes, fetched when needed.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::time::Duration;
+
+use ichor_kube::{Client, Kind, Select};
+use ichor_rpc::Endpoint;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+use tonic::body::Body;
+use tonic::client::GrpcService;
+use tonic::codegen::StdError;
+
+use crate::access::{Access, Kubernetes, Objects};
+
+/// The most a kubeconfig may take.
+const KUBECONFIG_MAX: u64 = 1024 * 1024;
+/// An address that is there takes a connection at once.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// The namespace of the system.
+pub const SYSTEM: &str = "kube-system";
+/// Daemon sets.
+pub const DAEMON_SETS: Kind = Kind::known("apps", "v1", "daemonsets", true);
+/// Deployments.
+pub const DEPLOYMENTS: Kind = Kind::known("apps", "v1", "deployments", true);
+
+/// A client that is made on the first call and kept.
+pub struct Lazy<S> {
+    access: Access<S>,
+    control_planes: Vec<String>,
+    /// Places to try before the one of the kubeconfig.
+    forced: Option<Endpoint>,
+    /// Places to try after it.
+    others: Vec<Endpoint>,
+    client: Mutex<Option<Client>>,
+}
+
+impl<S> Lazy<S>
+where
+    S: GrpcService<Body> + Clone + Send + Sync,
+    S::Future: Send,
+    S::Error: Into<StdError>,
+    S::ResponseBody: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    <S::ResponseBody as http_body::Body>::Error: Into<StdError> + Send,
+{
+    /// Asks the first of `control_planes` that answers. The server is where the kubeconfig says, unless
+    /// `forced` names another place; `others` are tried when nothing is there.
+    pub fn new(
+        access: Access<S>,
+        control_planes: Vec<String>,
+        forced: Option<Endpoint>,
+        others: Vec<Endpoint>,
+    ) -> Self {
+        Self { access, control_planes, forced, others, client: Mutex::default() }
+    }
+
+    /// The client.
+    ///
+    /// # Errors
+    /// A sentence: no control plane hands out a kubeconfig, or it leads nowhere.
+    pub async fn client(&self) -> Result<Client, String> {
+        let mut kept = self.client.lock().await;
+        if let Some(client) = &*kept {
+            return Ok(client.clone());
+        }
+        let text = self.kubeconfig().await?;
+        let mut access = ichor_kube::Access::from_kubeconfig(&text).map_err(|error| error.to_string())?;
+        access.endpoint = match &self.forced {
+            Some(endpoint) => endpoint.clone(),
+            None => self.reachable(access.endpoint.clone()).await,
+        };
+        let client = Client::new(&access).map_err(|error| error.to_string())?;
+        *kept = Some(client.clone());
+        Ok(client)
+    }
+
+    /// Forgets the client; the next call fetches a new kubeconfig.
+    pub async fn forget(&self) {
+        *self.client.lock().await = None;
+    }
+
+    /// The administrator's kubeconfig.
+    ///
+    /// # Errors
+    /// Why no control plane handed one out.
+    pub async fn kubeconfig(&self) -> Result<String, String> {
+        let mut last = "there is no control plane to ask for a kubeconfig".to_owned();
+        for node in &self.control_planes {
+            match self.access.kubeconfig(node).await {
+                Ok(packed) => {
+                    let content =
+                        unpack(&packed).map_err(|error| format!("unpack the kubeconfig: {error}"))?;
+                    return String::from_utf8(content).map_err(|_| "the kubeconfig is no text".to_owned());
+                }
+                Err(status) => last = format!("{node}: kubeconfig: {}", status.message()),
+            }
+        }
+        Err(last)
+    }
+
+    /// The first place that takes a connection; the first of all when none does, so that errors are about it.
+    async fn reachable(&self, first: Endpoint) -> Endpoint {
+        if self.others.is_empty() {
+            return first;
+        }
+        for endpoint in std::iter::once(&first).chain(&self.others) {
+            let attempt = TcpStream::connect((endpoint.host.as_str(), endpoint.port));
+            if let Ok(Ok(_)) = timeout(CONNECT_MAX, attempt).await {
+                return endpoint.clone();
+            }
+        }
+        first
+    }
+}
+
+/// The kubeconfig in what a machine hands out: a packed archive of one file.
+///
+/// # Errors
+/// When it is no such archive.
+pub fn unpack(packed: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(packed));
+    for entry in archive.entries()? {
+        let entry = entry?;
+        if entry.path()?.as_ref() == Path::new("kubeconfig") {
+            let mut content = Vec::new();
+            entry.take(KUBECONFIG_MAX).read_to_end(&mut content)?;
+            return Ok(content);
+        }
+    }
+    Err(std::io::Error::other("it is not in the machine's answer"))
+}
+
+impl<S> Kubernetes for Lazy<S>
+where
+    S: GrpcService<Body> + Clone + Send + Sync,
+    S::Future: Send,
+    S::Error: Into<StdError>,
+    S::ResponseBody: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    <S::ResponseBody as http_body::Body>::Error: Into<StdError> + Send,
+{
+    async fn list(&self, what: Objects, selector: &str) -> Result<Vec<Value>, String> {
+        let client = self.client().await?;
+        let (kind, namespace) = match what {
+            Objects::Nodes => (&Kind::NODES, ""),
+            Objects::SystemPods => (&Kind::PODS, SYSTEM),
+            Objects::SystemDaemonSets => (&DAEMON_SETS, SYSTEM),
+            Objects::SystemDeployments => (&DEPLOYMENTS, SYSTEM),
+        };
+        let select = Select { labels: selector, ..Select::default() };
+        match client.list(kind, namespace, select).await {
+            Ok(list) => Ok(list.items),
+            Err(error) => {
+                // What was wrong may be the place or the certificates: both are looked at anew.
+                if !error.is_not_found() {
+                    self.forget().await;
+                }
+                Err(text_of(&error))
+            }
+        }
+    }
+}
+
+/// An error with its causes.
+pub fn text_of(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

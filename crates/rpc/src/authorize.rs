@@ -28,6 +28,7 @@ static RULES: &[(&str, RoleSet)] = &[
     ("/cosi.resource.State/List", READ),
     ("/cosi.resource.State/Update", ADMIN),
     ("/cosi.resource.State/Watch", READ),
+    ("/ichor.node.NodeService/EtcdRebuild", ADMIN),
     ("/ichor.node.NodeService/Why", READ),
     ("/inspect.InspectService/ControllerRuntimeDependencies", READ),
     ("/machine.MachineService/ApplyConfiguration", ADMIN),

@@ -14,6 +14,7 @@ use ichor_etcd::{Alarm, AlarmKind, Client, Downgrade, Snapshot};
 use ichor_resource::config::MachineType;
 use ichor_resource::time::TimeStatus;
 use ichor_types::MachineType as Role;
+use ichor_wire::ichor::node::{EtcdRebuild, EtcdRebuildRequest, EtcdRebuildResponse};
 use ichor_wire::machine::etcd_member_alarm::AlarmType;
 use ichor_wire::{common, machine};
 
@@ -30,6 +31,10 @@ const TIME_MAX: Duration = Duration::from_secs(5);
 const OTHERS_MAX: Duration = Duration::from_secs(3);
 /// How long the member may take to be known.
 const MEMBER_MAX: Duration = Duration::from_secs(15);
+/// How long a quorum may take to show.
+const QUORUM_MAX: Duration = Duration::from_secs(3);
+/// How long a rebuilt cluster may take to answer.
+const REBUILD_MAX: Duration = Duration::from_secs(60);
 /// A larger snapshot is none: etcd warns beyond 8 GiB.
 const SNAPSHOT_MAX: u64 = 16 << 30;
 
@@ -233,6 +238,40 @@ impl Drop for Part {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
+}
+
+/// Makes a cluster of the local member alone, with its data, where the others are gone for good.
+pub async fn rebuild(
+    node: &Node,
+    request: EtcdRebuildRequest,
+) -> Result<Response<EtcdRebuildResponse>, Status> {
+    control_plane(node, "etcd recover")?;
+    if !Data::below(&node.paths.ephemeral).has_log() {
+        return Err(Status::failed_precondition(
+            "this machine has no data of etcd to rebuild a cluster from",
+        ));
+    }
+    let client = local()?;
+    let before = tokio::time::timeout(QUORUM_MAX, client.members(false)).await;
+    let before = before.ok().and_then(Result::ok).unwrap_or_default();
+    let quorum = matches!(tokio::time::timeout(QUORUM_MAX, client.get("health")).await, Ok(Ok(_)));
+    if quorum && !request.force {
+        return Err(Status::failed_precondition(
+            "etcd has a quorum, so there is nothing to rebuild; `etcd remove-member` removes members that are gone",
+        ));
+    }
+    node.etcd.set(Intent::Alone);
+    restart(node).await?;
+    node.services.wait_up(&[ETCD], REBUILD_MAX).await.map_err(|error| Status::unknown(error.to_string()))?;
+    let client = local()?;
+    let after = client.members(true).await?;
+    let gone = before.iter().filter(|member| after.iter().all(|left| left.id != member.id));
+    let message = EtcdRebuild {
+        metadata: None,
+        forgotten: gone.map(|member| member.name.clone()).collect(),
+        revision: client.status().await?.header.map(|header| header.revision).unwrap_or_default(),
+    };
+    Ok(Response::new(EtcdRebuildResponse { messages: vec![message] }))
 }
 
 fn alarms(found: Vec<Alarm>) -> Vec<machine::EtcdMemberAlarm> {

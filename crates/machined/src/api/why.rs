@@ -11,7 +11,9 @@ use ichor_why::{
     Condition, Controller, Edge, Neighbour, Place, Report, Service, ServiceEvent, Snapshot, Target,
 };
 use ichor_wire::ichor::node::node_service_server::NodeService;
-use ichor_wire::ichor::node::{Finding, Reason, Why, WhyRequest, WhyResponse};
+use ichor_wire::ichor::node::{
+    EtcdRebuildRequest, EtcdRebuildResponse, Finding, Reason, Why, WhyRequest, WhyResponse,
+};
 
 use super::machine::Api;
 use crate::node::Node;
@@ -34,6 +36,13 @@ impl NodeService for Api {
         snapshot.neighbours = neighbours.ok().and_then(Result::ok).map(shown).unwrap_or_default();
         let report = ichor_why::explain(&snapshot, &target);
         Ok(Response::new(WhyResponse { messages: vec![wire(report)] }))
+    }
+
+    async fn etcd_rebuild(
+        &self,
+        request: Request<EtcdRebuildRequest>,
+    ) -> Result<Response<EtcdRebuildResponse>, Status> {
+        super::etcd::rebuild(&self.node, request.into_inner()).await
     }
 }
 

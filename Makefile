@@ -48,6 +48,8 @@ build: setup ## Build bin/ichorctl and the node image
 components: setup ## Build Kubernetes, etcd, containerd and the rest, and the images of a cluster
 	@$(call say,components of a node)
 	@scripts/components
+	@$(CARGO) build --release --locked -p ichor-flannel
+	@install -s -m 0755 $(RELEASE)/flannel build/components/flannel
 	@$(CARGO) xtask images
 
 .PHONY: up

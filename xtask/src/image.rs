@@ -27,6 +27,7 @@ const COMPONENTS: &[(&str, &str)] = &[
     ("cni/portmap", "opt/cni/bin/portmap"),
     ("containerd", "usr/bin/containerd"),
     ("containerd-shim-runc-v2", "usr/bin/containerd-shim-runc-v2"),
+    ("flannel", "opt/cni/bin/flannel"),
     ("runc", "usr/bin/runc"),
 ];
 

@@ -110,6 +110,11 @@ fn images(version: &dyn Fn(&str) -> Result<String>) -> Result<Vec<Image>> {
         ),
         image(format!("registry.k8s.io/etcd:{}", version("etcd")?), &["etcd"], "/usr/local/bin/etcd"),
         image(format!("registry.k8s.io/coredns/coredns:{}", version("coredns")?), &["coredns"], "/coredns"),
+        image(
+            format!("ghcr.io/siderolabs/flannel:{}", version("flannel")?),
+            &["flannel"],
+            "/opt/bin/flanneld",
+        ),
         image(format!("registry.k8s.io/pause:{}", version("pause")?), &["pause"], "/pause"),
     ]);
     Ok(images)
@@ -137,6 +142,14 @@ fn layers(parts: &Path) -> Result<BTreeMap<&'static str, Layer>> {
         ),
         ("coredns", Layer::from([("coredns".to_owned(), own("coredns"))])),
         ("pause", Layer::from([("pause".to_owned(), own("pause"))])),
+        (
+            "flannel",
+            Layer::from([
+                ("opt/bin/flanneld".to_owned(), own("flannel")),
+                ("bin/cp".to_owned(), link("../opt/bin/flanneld")),
+                ("flannel".to_owned(), link("opt/bin/flanneld")),
+            ]),
+        ),
         ("nft", host_programs(&["nft"])?),
         ("mount", host_programs(&["mount", "umount"])?),
     ]))

@@ -52,6 +52,7 @@ const LAYERS: &[(u8, &[&str])] = &[
             "apid",
             "trustd",
             "dashboard",
+            "flannel",
             "init",
             "client",
             "provision",

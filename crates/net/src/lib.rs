@@ -14,6 +14,7 @@ pub mod error;
 pub mod hostname;
 mod kept;
 pub mod link;
+pub mod neighbour;
 pub mod netlink;
 pub mod netns;
 pub mod nftables;

@@ -13,6 +13,7 @@ use crate::netlink::Netlink;
 use crate::netlink::wire::{self, Attributes, Message, u16_at, u32_at, u32_of};
 
 pub mod ethtool;
+pub mod vxlan;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_BROADCAST: u16 = 2;

@@ -43,6 +43,7 @@ const SET_ANONYMOUS: u32 = 1;
 const SET_CONSTANT: u32 = 2;
 const SET_INTERVAL: u32 = 4;
 const INTERVAL_END: u32 = 1;
+const FULLY_RANDOM: u32 = 0x10;
 /// The kernel makes the number up.
 const SET_NAME: &str = "__set%d";
 /// Answers to a removal that mean that there is no such table, or cannot be.
@@ -55,7 +56,7 @@ const ANSWER_MAX: usize = 8192;
 pub struct Chain {
     /// Its name.
     pub name: String,
-    /// `filter` or `route`.
+    /// `filter`, `route` or `nat`.
     pub kind: String,
     /// `NF_INET_...`: 0 prerouting, 1 input, 2 forward, 3 output, 4 postrouting.
     pub hook: u32,
@@ -114,6 +115,8 @@ pub enum Step {
     Count,
     /// Lets the packet pass, or not.
     Verdict(bool),
+    /// Gives the connection an address of the link it leaves by, and a port by chance.
+    Masquerade,
 }
 
 /// Values of one length.
@@ -411,6 +414,7 @@ fn expression(list: &mut Message, step: &Step, sets: &mut u32) {
             be64(m, 1, 0);
             be64(m, 2, 0);
         }),
+        Step::Masquerade => add("masq", &mut |m| be32(m, 1, FULLY_RANDOM)),
         Step::Verdict(accept) => add("immediate", &mut |m| {
             be32(m, 1, 0);
             m.nested(2, |m| m.nested(2, |m| be32(m, 1, (*accept).into())));

@@ -148,9 +148,10 @@ impl Inventory {
     }
 }
 
-/// Whether an object of the cluster is (also) ours.
+/// Whether an object of the cluster is (also) ours. One without fields of its own, such as an account, is nobody's:
+/// nothing says who made it, and nothing in it can be taken from anybody.
 pub fn is_ours(live: &Value) -> bool {
-    managers(live).any(|manager| OURS.contains(&manager))
+    managers(live).next().is_none() || managers(live).any(|manager| OURS.contains(&manager))
 }
 
 /// Whether it is ours alone, so that removing it takes nothing from anybody.
@@ -211,5 +212,6 @@ mod tests {
         assert!(!is_ours_alone(&object(&[("talos", ""), ("argocd-controller", "")])));
         assert!(is_ours(&object(&[("argocd-controller", ""), ("talosctl", "")])));
         assert!(!is_ours(&object(&[("kubectl", "")])));
+        assert!(is_ours_alone(&object(&[])));
     }
 }

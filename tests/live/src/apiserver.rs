@@ -88,6 +88,7 @@ impl ApiServer {
             format!("--service-account-signing-key-file={}", file("accounts.key")),
             "--service-account-issuer=https://localhost".to_owned(),
             "--service-cluster-ip-range=10.96.0.0/12".to_owned(),
+            "--allow-privileged=true".to_owned(),
             "--authorization-mode=Node,RBAC".to_owned(),
             "--enable-admission-plugins=NodeRestriction".to_owned(),
         ];

@@ -1,5 +1,8 @@
 //! Our client and controllers against the real Kubernetes API server.
 
+#[path = "kube_api/controllers.rs"]
+mod controllers;
+
 use std::time::{Duration, Instant};
 
 use ichor_kube::{
@@ -207,4 +210,12 @@ async fn watches_survive(server: &mut ApiServer, client: &Client) {
     .await;
     client.delete(&target, Delete::default()).await.unwrap();
     event(&mut watch, |event| matches!(event, Event::Gone(_)).then_some(())).await;
+}
+
+#[tokio::test]
+async fn controllers_work_on_the_real_server() {
+    let mut server = ApiServer::start().unwrap();
+    let client = Client::from_kubeconfig(&server.admin().unwrap()).unwrap();
+    controllers::manifests(&mut server, &client).await;
+    controllers::node(&server, &client).await;
 }

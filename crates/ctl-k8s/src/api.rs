@@ -10,7 +10,7 @@ use ichor_kube::{Access, AccessError, Client, Event, Kind, Select};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::{endpoints, manifest_apply, node_apply, node_status, pod_status};
+use crate::{endpoints, extra_manifests, manifest_apply, node_apply, node_status, pod_status};
 
 /// The kubelet's way to the API, written when it has joined.
 const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubeconfig-kubelet";
@@ -44,6 +44,11 @@ pub type Lock = Arc<dyn Fn() -> LockFuture + Send + Sync>;
 /// A lock on its way.
 pub type LockFuture = std::pin::Pin<Box<dyn Future<Output = Result<Box<dyn Send + Sync>, String>> + Send>>;
 
+/// Fetches what is at an address, with headers.
+pub type Fetch = Arc<dyn Fn(String, Vec<(String, String)>) -> FetchFuture + Send + Sync>;
+/// Something on its way.
+pub type FetchFuture = std::pin::Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send>>;
+
 /// The rim of the controllers that speak with Kubernetes.
 #[derive(Clone)]
 pub struct Ports {
@@ -53,14 +58,16 @@ pub struct Ports {
     pub manifests: Lock,
     /// The lock for the service accounts.
     pub accounts: Lock,
+    /// Fetches manifests.
+    pub fetch: Fetch,
     /// The root of the machine's files.
     pub root: PathBuf,
 }
 
 impl Ports {
-    /// Those of the machine; locks are the caller's.
-    pub fn machine(manifests: Lock, accounts: Lock) -> Self {
-        Self { connect: Arc::new(connect), manifests, accounts, root: "/".into() }
+    /// Those of the machine; locks and downloads are the caller's.
+    pub fn machine(manifests: Lock, accounts: Lock, fetch: Fetch) -> Self {
+        Self { connect: Arc::new(connect), manifests, accounts, fetch, root: "/".into() }
     }
 
     /// The kubelet's kubeconfig, once it can be used.
@@ -82,7 +89,8 @@ impl std::fmt::Debug for Ports {
     }
 }
 
-fn connect(way: Way<'_>) -> Result<Client, ConnectError> {
+/// A client of the real server.
+pub(crate) fn connect(way: Way<'_>) -> Result<Client, ConnectError> {
     Ok(match way {
         Way::Kubeconfig(text) => Client::from_kubeconfig(text)?,
         Way::Access(access) => Client::new(&access)?,
@@ -94,11 +102,17 @@ pub fn no_lock() -> Lock {
     Arc::new(|| Box::pin(std::future::ready(Ok(Box::new(()) as Box<dyn Send + Sync>))))
 }
 
+/// Fetches nothing, for machines without a network.
+pub fn no_fetch() -> Fetch {
+    Arc::new(|_, _| Box::pin(std::future::ready(Err("nothing can be fetched here".to_owned()))))
+}
+
 /// Adds the controllers that speak with Kubernetes to a runtime.
 ///
 /// # Errors
 /// When a controller is refused; a bug.
 pub fn register(runtime: &Runtime, ports: &Ports) -> Result<(), RegisterError> {
+    runtime.register(extra_manifests::ExtraManifestController::new(ports.fetch.clone()))?;
     runtime.register(manifest_apply::ManifestApplyController::new(ports.clone()))?;
     runtime.register(node_status::NodeStatusController::new(ports.clone()))?;
     runtime.register(node_apply::NodeCordonedSpecController)?;
@@ -261,6 +275,12 @@ pub(crate) fn fake(server: &ichor_kube::fake::Server) -> (Ports, tempfile::TempD
     }
     let server = server.clone();
     let connect: Connect = Arc::new(move |_| Ok(server.client()));
-    let ports = Ports { connect, manifests: no_lock(), accounts: no_lock(), root: root.path().into() };
+    let ports = Ports {
+        connect,
+        manifests: no_lock(),
+        accounts: no_lock(),
+        fetch: no_fetch(),
+        root: root.path().into(),
+    };
     (ports, root)
 }

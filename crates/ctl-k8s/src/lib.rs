@@ -8,6 +8,7 @@ pub mod args;
 pub mod bootstrap;
 pub mod coredns;
 pub mod endpoints;
+pub mod extra_manifests;
 pub mod files;
 pub mod flannel;
 pub mod images;
@@ -55,7 +56,7 @@ pub fn register(runtime: &Runtime, host: kubelet::Host) -> Result<(), RegisterEr
     runtime.register(user_pods::StaticPodConfigController)?;
     runtime.register(render::RenderSecretsStaticPodController::new(render::Disk::machine()))?;
     runtime.register(render::RenderConfigsStaticPodController::new(render::Disk::machine()))?;
-    runtime.register(static_pods::ControlPlaneStaticPodController)?;
+    runtime.register(static_pods::ControlPlaneStaticPodController::new(std::sync::Arc::new(api::connect)))?;
     runtime.register(pod_server::StaticPodServerController::new(pod_server::MEMORY))?;
     Ok(())
 }

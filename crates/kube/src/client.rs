@@ -391,18 +391,18 @@ impl std::fmt::Debug for Client {
 }
 
 fn request(method: Method, path: String) -> Request {
-    Request { method, path, content_type: "", body: Bytes::new() }
+    Request { method, path, accept: JSON, content_type: "", body: Bytes::new(), headers: Vec::new() }
 }
 
 fn with_body(method: Method, path: String, content_type: &'static str, body: &Value) -> Request {
-    Request { method, path, content_type, body: body.to_string().into() }
+    Request { content_type, body: body.to_string().into(), ..request(method, path) }
 }
 
 fn refused(what: &str, code: u16, body: &[u8]) -> Error {
     Error::Refused { what: what.to_owned(), status: Status::read(code, body).into() }
 }
 
-async fn collect(what: &str, mut reply: Reply) -> Result<Vec<u8>, Error> {
+pub(crate) async fn collect(what: &str, mut reply: Reply) -> Result<Vec<u8>, Error> {
     let mut body = Vec::new();
     while let Some(chunk) = reply.body.next().await {
         let chunk = chunk.map_err(|text| Error::Broken { what: what.to_owned(), text })?;

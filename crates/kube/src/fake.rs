@@ -148,7 +148,7 @@ impl Chunks for Body {
 }
 
 fn reply(code: u16, value: &Value) -> Reply {
-    Reply { code, body: Box::new(Body { whole: vec![value.to_string().into()], more: None }) }
+    Reply { code, location: None, body: Box::new(Body { whole: vec![value.to_string().into()], more: None }) }
 }
 
 fn status(code: u16, reason: &str, message: &str) -> Reply {
@@ -270,7 +270,7 @@ impl World {
             }
         }
         self.watchers.push(Watcher { path: path.to_owned(), fields, send });
-        Reply { code: 200, body: Box::new(Body { whole: Vec::new(), more: Some(more) }) }
+        Reply { code: 200, location: None, body: Box::new(Body { whole: Vec::new(), more: Some(more) }) }
     }
 
     fn store(&mut self, path: &str, mut object: Value) -> Value {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION, USER_AGENT};
 use http_body::Body as _;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -61,10 +61,13 @@ impl Http2 {
         let mut built = http::Request::builder()
             .method(request.method.clone())
             .uri(uri)
-            .header(ACCEPT, "application/json")
+            .header(ACCEPT, request.accept)
             .header(USER_AGENT, concat!("ichor/", env!("CARGO_PKG_VERSION")));
         if !request.content_type.is_empty() {
             built = built.header(CONTENT_TYPE, request.content_type);
+        }
+        for (name, value) in &request.headers {
+            built = built.header(name, value);
         }
         if let Some(token) = &self.token {
             built = built.header(AUTHORIZATION, token.clone());
@@ -87,7 +90,9 @@ impl Transport for Http2 {
                 match sender.try_send_request(built).await {
                     Ok(reply) => {
                         let code = reply.status().as_u16();
-                        return Ok(Reply { code, body: Box::new(reply.into_body()) });
+                        let location = reply.headers().get(LOCATION);
+                        let location = location.and_then(|value| value.to_str().ok()).map(str::to_owned);
+                        return Ok(Reply { code, location, body: Box::new(reply.into_body()) });
                     }
                     Err(mut error) => match error.take_message() {
                         // It never left, because the connection had closed unnoticed: a new one may carry it.

@@ -6,6 +6,7 @@
 
 mod access;
 mod client;
+mod download;
 mod drain;
 mod error;
 #[doc(hidden)]
@@ -18,6 +19,7 @@ mod watch;
 
 pub use access::{Access, AccessError};
 pub use client::{Client, Delete, List, Patch, Select, Write};
+pub use download::{DownloadError, download};
 pub use drain::{Drain, DrainError, Drained, Limits, drain};
 pub use error::{Error, Status};
 pub use ichor_rpc::Endpoint;

@@ -13,10 +13,14 @@ pub struct Request {
     pub method: Method,
     /// To what; path and query.
     pub path: String,
+    /// What the answer should be.
+    pub accept: &'static str,
     /// What the body is; empty without one.
     pub content_type: &'static str,
     /// With what.
     pub body: Bytes,
+    /// What else is said.
+    pub headers: Vec<(String, String)>,
 }
 
 impl Request {
@@ -31,6 +35,8 @@ impl Request {
 pub struct Reply {
     /// As HTTP counts.
     pub code: u16,
+    /// Where it is instead.
+    pub location: Option<String>,
     /// The rest, as it comes.
     pub body: Box<dyn Chunks>,
 }

@@ -125,16 +125,24 @@ fn escape(value: &str) -> String {
 /// # Errors
 /// Any of [`DownloadError`].
 pub async fn fetch(url: &str) -> Result<Vec<u8>, DownloadError> {
-    let late = |_| DownloadError::Io { url: url.to_owned(), source: io::ErrorKind::TimedOut.into() };
-    timeout(ATTEMPT_MAX, follow(url)).await.map_err(late)?
+    fetch_with(url, &[]).await
 }
 
-async fn follow(url: &str) -> Result<Vec<u8>, DownloadError> {
+/// The same with headers of the caller's.
+///
+/// # Errors
+/// Any of [`DownloadError`].
+pub async fn fetch_with(url: &str, headers: &[(String, String)]) -> Result<Vec<u8>, DownloadError> {
+    let late = |_| DownloadError::Io { url: url.to_owned(), source: io::ErrorKind::TimedOut.into() };
+    timeout(ATTEMPT_MAX, follow(url, headers)).await.map_err(late)?
+}
+
+async fn follow(url: &str, headers: &[(String, String)]) -> Result<Vec<u8>, DownloadError> {
     let mut next = url.to_owned();
     for _ in 0..=REDIRECTS_MAX {
         let failed = |source| DownloadError::Io { url: next.clone(), source };
         let target = Target::parse(&next)?;
-        let answer = get(&target).await.map_err(failed)?;
+        let answer = get(&target, headers).await.map_err(failed)?;
         match answer.code {
             200 => return Ok(answer.body),
             301 | 302 | 303 | 307 | 308 => {
@@ -185,12 +193,18 @@ struct Answer {
     body: Vec<u8>,
 }
 
-async fn get(target: &Target) -> io::Result<Answer> {
+async fn get(target: &Target, headers: &[(String, String)]) -> io::Result<Answer> {
     let mut stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
-    let request = format!(
-        "GET {} HTTP/1.1\r\nHost: {}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
+    let mut request = format!(
+        "GET {} HTTP/1.1\r\nHost: {}\r\nAccept: */*\r\nConnection: close\r\n",
         target.path, target.authority
     );
+    for (name, value) in
+        headers.iter().filter(|(name, value)| !format!("{name}{value}").contains(['\r', '\n']))
+    {
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    request.push_str("\r\n");
     stream.write_all(request.as_bytes()).await?;
     // The connection ends with the answer, so all of it is what there is.
     let whole = read_up_to(&mut stream, HEAD_MAX + BODY_MAX).await?;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ichor_ctl_k8s::api::{Lock, Ports};
+use ichor_ctl_k8s::api::{Fetch, Lock, Ports};
+
+use crate::download;
 
 /// One node at a time brings manifests into the cluster.
 const MANIFESTS: &str = "talos:v1:manifestApplyMutex";
@@ -14,9 +16,12 @@ const TTL: Duration = Duration::from_secs(15);
 /// The same for one that is held for as long as the node lives: seldom kept alive.
 const TTL_LONG: Duration = Duration::from_secs(60);
 
+/// Whom the machine trusts.
+const ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
+
 /// The rim of the machine's own controllers.
 pub fn ports() -> Ports {
-    Ports::machine(lock(MANIFESTS, TTL), lock(ACCOUNTS, TTL_LONG))
+    Ports::machine(lock(MANIFESTS, TTL), lock(ACCOUNTS, TTL_LONG), fetch())
 }
 
 /// A lock kept in etcd.
@@ -26,6 +31,19 @@ fn lock(name: &'static str, ttl: Duration) -> Lock {
             let client = ichor_ctl_etcd::client::local().map_err(|error| error.to_string())?;
             let guard = client.lock(name, ttl).await.map_err(|status| status.message().to_owned())?;
             Ok(Box::new(guard) as Box<dyn Send + Sync>)
+        })
+    })
+}
+
+/// Manifests from elsewhere.
+fn fetch() -> Fetch {
+    Arc::new(|url, headers| {
+        Box::pin(async move {
+            if url.starts_with("http://") {
+                return download::fetch_with(&url, &headers).await.map_err(|error| error.to_string());
+            }
+            let roots = std::fs::read(ROOTS).map_err(|error| format!("{ROOTS}: {error}"))?;
+            ichor_kube::download(&url, &headers, &roots).await.map_err(|error| error.to_string())
         })
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ichor_cosi::{Controller, State};
-use ichor_ctl_k8s::api::{Ports, no_lock};
+use ichor_ctl_k8s::api::{Ports, no_fetch, no_lock};
 use ichor_ctl_k8s::endpoints::EndpointController;
 use ichor_ctl_k8s::inventory;
 use ichor_ctl_k8s::manifest_apply::ManifestApplyController;
@@ -63,7 +63,7 @@ fn state(admin: &str) -> State {
 }
 
 fn ports(root: &Path) -> Ports {
-    Ports { root: root.into(), ..Ports::machine(no_lock(), no_lock()) }
+    Ports { root: root.into(), ..Ports::machine(no_lock(), no_lock(), no_fetch()) }
 }
 
 fn put(state: &State, id: &str, objects: Vec<Value>) {

@@ -15,6 +15,7 @@ use ichor_sys::credentials::{self, Capabilities};
 use ichor_sys::namespace::{self, Namespaces};
 use ichor_sys::signal::{self, Signals};
 
+use crate::cgroups::Hierarchies;
 use crate::error::SetupError;
 use crate::layout::Layout;
 use crate::rootfs;
@@ -91,11 +92,26 @@ fn prepare_group(layout: &Layout, cluster: &Cluster, machine: &Machine) -> Resul
             fs::write(&devices, rule).map_err(SetupError::file("write", &devices))?;
         }
     }
-    Ok(Group { cgroups, name })
+    let unified = Hierarchies::of_host()?.open_unified(&layout.unified());
+    if let Some(unified) = &unified {
+        let _ = unified.kill(&name);
+        unified
+            .remove(&name)
+            .and_then(|()| unified.create(&name, &Limits::default()))
+            .map_err(SetupError::step("make a cgroup"))?;
+    }
+    // Whatever a machine mounts, the host's settings stay the host's.
+    let place = unified.as_ref().or(Some(&cgroups)).and_then(|tree| tree.roots().first());
+    let guarded = place.map_or(Ok(()), |root| ichor_sys::sysctl_guard::guard(&root.join(&name)));
+    if let Err(error) = guarded {
+        eprintln!("[sandbox] privileged containers could change settings of this host's kernel: {error}");
+    }
+    Ok(Group { cgroups, unified, name })
 }
 
 struct Group {
     cgroups: Cgroups,
+    unified: Option<Cgroups>,
     name: String,
 }
 
@@ -149,6 +165,9 @@ fn first_process(
     signal::set_parent_death_signal(SIGKILL).map_err(SetupError::step("follow the boot process"))?;
     // 0 is the writer itself, whatever its number is in which namespace.
     group.cgroups.add(&group.name, 0).map_err(SetupError::step("enter the cgroup"))?;
+    if let Some(unified) = &group.unified {
+        unified.add(&group.name, 0).map_err(SetupError::step("enter the cgroup"))?;
+    }
     namespace::unshare(Namespaces::CGROUP).map_err(SetupError::step("make a cgroup namespace"))?;
     rootfs::enter(layout, cluster, machine)?;
     ichor_sys::host::set_hostname("localhost").map_err(SetupError::step("set the host name"))?;

@@ -73,6 +73,20 @@ impl Hierarchies {
         Ok(())
     }
 
+    /// The unified tree of a split host, which has no controllers but can hold programs.
+    pub(crate) fn open_unified(&self, target: &Path) -> Option<Cgroups> {
+        match self {
+            Self::Unified => None,
+            Self::Split(_) => {
+                fs::create_dir_all(target).ok()?;
+                if !mount::is_mounted(target) {
+                    mount::mount("cgroup2", target, "cgroup2", FLAGS, "").ok()?;
+                }
+                Cgroups::detect(target).ok()
+            }
+        }
+    }
+
     /// Mounts them at `target` and opens them.
     pub(crate) fn open(&self, target: &Path) -> Result<Cgroups, SetupError> {
         fs::create_dir_all(target).map_err(SetupError::file("make", target))?;

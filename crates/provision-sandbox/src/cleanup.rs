@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ichor_sys::cgroup::Cgroups;
 use ichor_sys::mount::{self, MountFlags, Propagation};
 use ichor_sys::namespace::{self, Namespaces};
 
@@ -36,12 +37,21 @@ fn clean(layout: &Layout) -> Result<(), SetupError> {
     let run = layout.run();
     std::fs::create_dir_all(&run).map_err(SetupError::file("make", &run))?;
     mount::mount("ichor", &run, "tmpfs", MountFlags::empty(), "mode=0700")?;
-    let cgroups = Hierarchies::of_host()?.open(&layout.cgroups())?;
+    let hierarchies = Hierarchies::of_host()?;
+    let cgroups = hierarchies.open(&layout.cgroups())?;
     // Nobody should be left; a machine that could escape its supervisor's death is killed here.
     let _ = cgroups.kill(&group);
+    if let Some(unified) = hierarchies.open_unified(&layout.unified()) {
+        let _ = unified.kill(&group);
+        remove(&unified, &group)?;
+    }
+    remove(&cgroups, &group)
+}
+
+fn remove(cgroups: &Cgroups, group: &str) -> Result<(), SetupError> {
     let mut attempt = 0;
     loop {
-        match cgroups.remove(&group) {
+        match cgroups.remove(group) {
             Ok(()) => return Ok(()),
             Err(source) if attempt >= ATTEMPTS => {
                 return Err(SetupError::Step { what: "remove the cgroups of the cluster", source });

@@ -47,6 +47,11 @@ impl Layout {
         self.run().join("cgroup")
     }
 
+    /// The unified hierarchy of a host that keeps its controllers in others.
+    pub(crate) fn unified(&self) -> PathBuf {
+        self.run().join("unified")
+    }
+
     /// The root of a booting machine.
     pub(crate) fn root(&self, machine: &str) -> PathBuf {
         self.run().join("machines").join(machine).join("root")

@@ -25,6 +25,7 @@ mod forward;
 mod layout;
 mod provider;
 mod rootfs;
+mod runc;
 mod supervisor;
 
 use std::path::Path;
@@ -39,6 +40,9 @@ const HIDDEN: &str = "__sandbox";
 ///
 /// Every program that uses [`Sandbox`] calls this first in `main`, before it starts any thread.
 pub fn hidden_main(args: &[String]) -> Option<ExitCode> {
+    if let Some(code) = runc::main() {
+        return Some(code);
+    }
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
         [HIDDEN, "supervisor", dir] => Some(supervisor::main(Path::new(dir))),

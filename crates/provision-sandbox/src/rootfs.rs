@@ -12,6 +12,7 @@ use ichor_sys::mount::{self, MountFlags, Propagation};
 use crate::cgroups::Hierarchies;
 use crate::error::SetupError;
 use crate::layout::Layout;
+use crate::runc;
 
 /// Values the kubelet insists on, which are the host's to set: the machine sees these instead.
 const TUNABLES: [(&str, &str); 6] = [
@@ -169,6 +170,23 @@ impl Builder {
         Ok(())
     }
 
+    /// Shows this program in the place of runc, and runc where this program looks for it.
+    fn guard_containers(&self, system: &Path) -> Result<(), SetupError> {
+        let runc = self.at("usr/bin").join(runc::NAME);
+        if !runc.exists() {
+            return Ok(());
+        }
+        // The whole directory: runc makes an overlay of the one it lies in, and that shows no file bound there.
+        let real = system.join(runc::REAL_DIR);
+        make(&real)?;
+        mount::bind(&self.at("usr/bin"), &real, false)?;
+        let own = std::env::current_exe().map_err(SetupError::step("find this program"))?;
+        // It may have been replaced since it was started; its successor does as well.
+        let own = own.to_string_lossy();
+        let own = own.strip_suffix(" (deleted)").unwrap_or(&own);
+        Ok(mount::bind_read_only(Path::new(own), &runc)?)
+    }
+
     fn storage(&self, layout: &Layout, machine: &Machine) -> Result<(), SetupError> {
         let run = self.at("run");
         mount::mount("run", &run, "tmpfs", NOSUID | NOEXEC, "mode=0755")?;
@@ -183,6 +201,7 @@ impl Builder {
         let state = system.join("state");
         make(&state)?;
         mount::bind(&layout.state(&machine.name), &state, false)?;
+        self.guard_containers(&system)?;
         mount::bind(&layout.var(&machine.name), &self.at("var"), false)?;
         Ok(())
     }

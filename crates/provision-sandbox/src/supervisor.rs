@@ -109,8 +109,12 @@ fn inner(layout: &Layout, cluster: &Cluster, forwards: Vec<Forward>) -> Result<(
     fs::create_dir_all(&run).map_err(SetupError::file("make", &run))?;
     mount::mount("ichor", &run, "tmpfs", MountFlags::empty(), "mode=0700,size=64M")?;
     mount_image(layout, cluster)?;
-    let cgroups = Hierarchies::of_host()?.open(&layout.cgroups())?;
+    let hierarchies = Hierarchies::of_host()?;
+    let cgroups = hierarchies.open(&layout.cgroups())?;
     make_group(&cgroups, &layout.group(&cluster.name))?;
+    if let Some(unified) = hierarchies.open_unified(&layout.unified()) {
+        make_group(&unified, &layout.group(&cluster.name))?;
+    }
     for machine in &cluster.machines {
         rootfs::make_persistent(layout, &machine.name, None)?;
     }

@@ -28,6 +28,7 @@ pub mod ptp;
 pub mod signal;
 pub mod smbios;
 pub mod supervisor;
+pub mod sysctl_guard;
 mod text;
 pub mod watchdog;
 pub mod xattr;

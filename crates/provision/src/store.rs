@@ -128,6 +128,7 @@ mod tests {
                 mtu: 1500,
             },
             image: "/image".into(),
+            images: None,
             machines: Vec::new(),
         }
     }

@@ -35,10 +35,12 @@ pub mod old;
 pub mod patch;
 pub mod pcap;
 pub mod processes;
+pub mod rotate_ca;
 pub mod service;
 pub mod support;
 pub mod time;
 pub mod upgrade;
+pub mod upgrade_k8s;
 pub mod usage;
 pub mod version;
 pub mod why;
@@ -86,14 +88,14 @@ pub static ROOT: Command = Command {
         &lifecycle::RESET,
         &containers::RESTART,
         &upgrade::ROLLBACK,
-        &kubernetes::ROTATE_CA,
+        &rotate_ca::ROTATE_CA,
         &service::SERVICE,
         &lifecycle::SHUTDOWN,
         &containers::STATS,
         &support::SUPPORT,
         &time::TIME,
         &upgrade::UPGRADE,
-        &kubernetes::UPGRADE_K8S,
+        &upgrade_k8s::UPGRADE_K8S,
         &usage::USAGE,
         &version::VERSION,
         &why::WHY,

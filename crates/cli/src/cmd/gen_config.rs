@@ -128,7 +128,7 @@ fn config(call: &Call) -> Result<(), Failure> {
     write(&input, &Destination::of(call)?, call.on("force"))
 }
 
-fn comments(docs: bool, examples: bool) -> CommentMode {
+pub(crate) fn comments(docs: bool, examples: bool) -> CommentMode {
     match (docs, examples) {
         (true, true) => CommentMode::All,
         (true, false) => CommentMode::Docs,

@@ -1,4 +1,4 @@
-//! `kubeconfig`, `upgrade-k8s`, `rotate-ca`: commands about the Kubernetes cluster.
+//! `kubeconfig`: access to Kubernetes.
 
 use std::io::{BufRead as _, IsTerminal as _, stdin, stdout};
 use std::path::{Path, PathBuf};
@@ -30,58 +30,6 @@ pub static KUBECONFIG: Command = Command {
         Flag::switch("merge", "add to a file that exists").short('m').default("true"),
     ],
     run: Some(fetch_kubeconfig),
-    ..Command::EMPTY
-};
-
-static CONFIG_TEXT_FLAGS: &[Flag] = &[
-    Flag::switch("with-docs", "describe every key in the changed configurations").default("true"),
-    Flag::switch("with-examples", "show samples in the changed configurations").default("true"),
-];
-
-/// `upgrade-k8s`.
-pub static UPGRADE_K8S: Command = Command {
-    name: "upgrade-k8s",
-    group: Group::Machines,
-    about: "Upgrade Kubernetes",
-    flags: &[
-        Flag::text("apiserver-image", "image of kube-apiserver").default("registry.k8s.io/kube-apiserver"),
-        Flag::text("controller-manager-image", "image of kube-controller-manager")
-            .default("registry.k8s.io/kube-controller-manager"),
-        Flag::switch("dry-run", "show what would be done"),
-        Flag::text("endpoint", "address of the Kubernetes API"),
-        Flag::text("from", "version to upgrade from; found out without it"),
-        Flag::text("kubelet-image", "image of the kubelet").default("ghcr.io/siderolabs/kubelet"),
-        Flag::switch("pre-pull-images", "pull images before anything changes").default("true"),
-        Flag::text("proxy-image", "image of kube-proxy").default("registry.k8s.io/kube-proxy"),
-        Flag::text("scheduler-image", "image of kube-scheduler").default("registry.k8s.io/kube-scheduler"),
-        Flag::text("to", "version to upgrade to").default("1.35.0"),
-        Flag::switch("upgrade-kubelet", "upgrade the kubelet too").default("true"),
-    ],
-    shared_flags: CONFIG_TEXT_FLAGS,
-    run: Some(upgrade),
-    ..Command::EMPTY
-};
-
-/// `rotate-ca`.
-pub static ROTATE_CA: Command = Command {
-    name: "rotate-ca",
-    group: Group::Machines,
-    about: "Replace the CAs of the machine API and of Kubernetes",
-    flags: &[
-        Flag::list("control-plane-nodes", "control plane machines, when they are not to be discovered"),
-        Flag::switch("dry-run", "show what would be done").default("true"),
-        Flag::text("init-node", "the first control plane machine of old clusters"),
-        Flag::text("k8s-endpoint", "address of the Kubernetes API"),
-        Flag::switch("kubernetes", "replace the CA of Kubernetes").default("true"),
-        Flag::text("output", "file of the new client configuration")
-            .short('o')
-            .default("talosconfig")
-            .complete(Complete::File),
-        Flag::switch("talos", "replace the CA of the machine API").default("true"),
-        Flag::list("worker-nodes", "worker machines, when they are not to be discovered"),
-    ],
-    shared_flags: CONFIG_TEXT_FLAGS,
-    run: Some(rotate),
     ..Command::EMPTY
 };
 
@@ -193,17 +141,4 @@ pub(crate) fn needs_kubernetes(call: &Call, what: &str) -> Result<(), Failure> {
         fetch(&session, call).await?;
         Err(not_yet(what))
     })
-}
-
-fn upgrade(call: &Call) -> Result<(), Failure> {
-    needs_kubernetes(call, "upgrading Kubernetes")
-}
-
-fn rotate(call: &Call) -> Result<(), Failure> {
-    if !call.on("talos") && !call.on("kubernetes") {
-        return Ok(());
-    }
-    Err(not_yet("replacing a CA").hint(
-        "by hand: add the new CA to `machine.acceptedCAs` everywhere, make it `machine.ca`, then drop the old one",
-    ))
 }

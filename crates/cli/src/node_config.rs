@@ -1,0 +1,160 @@
+//! Changes the configuration of a machine that runs, and waits for what follows from it.
+
+use std::time::Duration;
+
+use ichor_client::resources::{Query, Watch};
+use ichor_client::{Client, status_text};
+use ichor_config::v1alpha1::Config;
+use ichor_config::{CommentMode, Documents};
+use ichor_health::Resource;
+use ichor_wire::cosi::resource::EventType;
+use ichor_wire::machine::{ApplyConfigurationRequest, apply_configuration_request};
+use tokio::time::{Instant, sleep, timeout};
+use tonic::{Code, Status};
+
+use crate::failure::{Context as _, Failure};
+use crate::machineconfig;
+
+/// How long a machine that does not answer is asked again.
+const RETRY_MAX: Duration = Duration::from_secs(10);
+/// Between two attempts.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// One resource, to read or watch.
+pub fn query(namespace: &str, resource_type: &str, id: &str) -> Query {
+    Query {
+        namespace: namespace.to_owned(),
+        resource_type: resource_type.to_owned(),
+        id: Some(id.to_owned()),
+    }
+}
+
+/// Changes the configuration of the machine that `client` is for; false when `edit` had nothing to change.
+/// No reboot is made: what cannot be changed without one is refused by the machine.
+pub async fn change(
+    client: &Client,
+    comments: CommentMode,
+    edit: impl Fn(&mut Config) -> bool,
+) -> Result<bool, Failure> {
+    let end = Instant::now() + RETRY_MAX;
+    loop {
+        match try_change(client, comments, &edit).await {
+            Ok(changed) => return Ok(changed),
+            Err(Problem::Here(failure)) => return Err(failure),
+            Err(Problem::There(status)) => {
+                let again = matches!(status.code(), Code::Unavailable | Code::Cancelled);
+                if !again || Instant::now() > end {
+                    return Err(Failure::new(format!(
+                        "error patching node config: {}",
+                        status_text(&status)
+                    )));
+                }
+                sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+}
+
+enum Problem {
+    Here(Failure),
+    There(Status),
+}
+
+async fn try_change(
+    client: &Client,
+    comments: CommentMode,
+    edit: &impl Fn(&mut Config) -> bool,
+) -> Result<bool, Problem> {
+    let active = query("config", "MachineConfigs.config.talos.dev", "v1alpha1");
+    let resource = client.get(&active).await.map_err(Problem::There)?;
+    let text = machineconfig::text_of(&resource).map_err(Problem::Here)?;
+    let edited = edited(&text, comments, edit).map_err(Problem::Here)?;
+    let Some(data) = edited else { return Ok(false) };
+    let request = ApplyConfigurationRequest {
+        data: data.into(),
+        mode: apply_configuration_request::Mode::NoReboot.into(),
+        ..ApplyConfigurationRequest::default()
+    };
+    client.machine().apply_configuration(request).await.map_err(Problem::There)?;
+    Ok(true)
+}
+
+/// The text after the edit; nothing when it changed nothing.
+fn edited(
+    text: &str,
+    comments: CommentMode,
+    edit: &impl Fn(&mut Config) -> bool,
+) -> Result<Option<String>, Failure> {
+    let mut documents = Documents::load(text.as_bytes()).context("read the configuration of the machine")?;
+    let root =
+        documents.root_mut().ok_or_else(|| Failure::new("the machine has no configuration to change"))?;
+    Ok(edit(root).then(|| documents.encode(comments)))
+}
+
+/// A service of a machine, watched.
+pub struct ServiceWatch {
+    watch: Watch,
+    id: &'static str,
+}
+
+impl ServiceWatch {
+    /// Begins to watch a service, which must be well.
+    pub async fn begin(client: &Client, id: &'static str) -> Result<Self, Failure> {
+        let watched = query("runtime", "Services.v1alpha1.talos.dev", id);
+        let watch = client.watch(&watched).await;
+        let mut watch = watch
+            .map_err(|status| Failure::new(format!("error watching service: {}", status_text(&status))))?;
+        let first = next(&mut watch).await?;
+        if first.0 == EventType::Destroyed || !is_well(&first.1) {
+            return Err(Failure::new(format!("{id} is not healthy")));
+        }
+        Ok(Self { watch, id })
+    }
+
+    /// Waits until the service went away, at most `down`, and came back, at most `up`. True when it did;
+    /// false when it never went away.
+    pub async fn restarted(mut self, down: Duration, up: Duration) -> Result<bool, Failure> {
+        let gone = timeout(down, async {
+            loop {
+                let (event, spec) = next(&mut self.watch).await?;
+                // A restart may be so quick that only the state in between is seen.
+                if event == EventType::Destroyed || !is_well(&spec) {
+                    return Ok::<_, Failure>(());
+                }
+            }
+        });
+        match gone.await {
+            Ok(result) => result?,
+            Err(_) => return Ok(false),
+        }
+        let back = timeout(up, async {
+            loop {
+                let (event, spec) = next(&mut self.watch).await?;
+                if event != EventType::Destroyed && is_well(&spec) {
+                    return Ok(true);
+                }
+            }
+        });
+        back.await.unwrap_or_else(|_| {
+            Err(Failure::new(format!("{} did not come back within {}s", self.id, up.as_secs())))
+        })
+    }
+}
+
+fn is_well(service: &Resource) -> bool {
+    service.spec["running"] == true && service.spec["healthy"] == true
+}
+
+/// The next change of a watched resource.
+pub async fn next(watch: &mut Watch) -> Result<(EventType, Resource), Failure> {
+    match watch.next().await {
+        Ok(Some(event)) => {
+            let resource = event.resource.as_ref().map(Resource::of);
+            let empty =
+                || Resource { id: String::new(), version: String::new(), spec: serde_json::Value::Null };
+            Ok((event.event_type(), resource.unwrap_or_else(empty)))
+        }
+        Ok(None) => Err(Failure::new("the machine ended the watch")),
+        Err(status) => Err(Failure::new(format!("the watch broke: {}", status_text(&status)))),
+    }
+}

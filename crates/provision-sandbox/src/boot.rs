@@ -88,7 +88,7 @@ fn prepare_group(layout: &Layout, cluster: &Cluster, machine: &Machine) -> Resul
     // Where the devices controller is, the host's disks and kernel log are out of reach, too.
     let devices = place.join("devices").join(&name).join("devices.deny");
     if devices.exists() {
-        for rule in ["b *:* rwm", "c 1:11 w"] {
+        for rule in ["b *:* rw", "c 1:11 w"] {
             fs::write(&devices, rule).map_err(SetupError::file("write", &devices))?;
         }
     }

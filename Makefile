@@ -11,7 +11,7 @@ RELEASE     := $(TARGET_DIR)/$(TRIPLE)/release
 CARGO       ?= cargo
 # A cluster of the newcomer's own; tests use other names.
 CLUSTER     ?= ichor
-CONTROLPLANES ?= 1
+CONTROLPLANES ?= 3
 WORKERS     ?= 1
 
 export CARGO_TARGET_DIR := $(TARGET_DIR)
@@ -33,7 +33,7 @@ setup: ## Install what building and testing need (apt packages, toolchains)
 	@scripts/setup
 
 .PHONY: build
-build: setup ## Build bin/ichorctl and the node image
+build: setup ## Build bin/ichorctl and the node image (with what `make components` built, where it did)
 	@$(call say,building the node and ichorctl (release))
 	@ICHOR_COMMIT=$$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown) \
 		$(CARGO) build --release --locked -p ichor-init -p ichor-cli
@@ -51,9 +51,12 @@ components: setup ## Build Kubernetes, etcd, containerd and the rest, and the im
 	@$(CARGO) build --release --locked -p ichor-flannel
 	@install -s -m 0755 $(RELEASE)/flannel build/components/flannel
 	@$(CARGO) xtask images
+	@mkdir -p bin && ln -sfn ../build/components/kube bin/kubectl
 
 .PHONY: up
-up: build ## Build, then start a local cluster
+up: setup ## Build everything, then start a local Kubernetes cluster
+	@$(MAKE) components
+	@$(MAKE) build
 	@$(call say,starting the cluster '$(CLUSTER)')
 	@bin/ichorctl cluster create --name $(CLUSTER) --controlplanes $(CONTROLPLANES) --workers $(WORKERS)
 
@@ -72,6 +75,7 @@ lint: setup ## Format check, clippy with warnings denied, the rules of the house
 test: setup ## All tests: units, live machines, parity with the original client, a real kernel
 	@$(MAKE) lint
 	@$(MAKE) test-unit
+	@$(MAKE) components
 	@$(MAKE) build
 	@$(MAKE) test-live
 	@$(MAKE) test-parity

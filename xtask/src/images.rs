@@ -27,6 +27,8 @@ enum Entry {
     File(PathBuf),
     /// A symbolic link to there.
     Link(String),
+    /// A file with this text.
+    Text(&'static str),
 }
 
 type Layer = BTreeMap<String, Entry>;
@@ -49,15 +51,26 @@ pub fn run(root: &Path) -> Result<()> {
     let layers = layers(&parts)?;
 
     let out = root.join("build/images");
-    let fresh = root.join("build/images.new");
+    let fresh = root.join(format!("build/images.{}.new", std::process::id()));
     let _ = fs::remove_dir_all(&fresh);
     fs::create_dir_all(fresh.join("blobs/sha256"))?;
     let layout = Layout { blobs: fresh.join("blobs/sha256") };
 
+    // Packing takes a while: what was made of the same files is used again.
+    let note = root.join("build/images.stamp");
+    let held: Value =
+        fs::read(&note).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    let mut stamps = serde_json::Map::new();
     let mut built = BTreeMap::new();
     for name in images.iter().flat_map(|image| &image.layers).collect::<BTreeSet<_>>() {
         let layer = layers.get(name).with_context(|| format!("no layer {name}"))?;
-        built.insert(*name, layout.layer(layer).with_context(|| format!("layer {name}"))?);
+        let stamp = stamp(layer)?;
+        let written = match held.get(*name).and_then(|held| layout.again(held, &stamp, &out)) {
+            Some(written) => written,
+            None => layout.layer(layer).with_context(|| format!("layer {name}"))?,
+        };
+        stamps.insert((*name).to_owned(), written.held(&stamp));
+        built.insert(*name, written);
     }
     let manifests: Vec<Value> =
         images.iter().map(|image| layout.image(image, &built)).collect::<Result<_>>()?;
@@ -67,10 +80,28 @@ pub fn run(root: &Path) -> Result<()> {
 
     let _ = fs::remove_dir_all(&out);
     fs::rename(&fresh, &out).context("put build/images in place")?;
+    fs::write(&note, Value::Object(stamps).to_string())?;
     let size: u64 =
         fs::read_dir(out.join("blobs/sha256"))?.map(|e| Ok(e?.metadata()?.len())).sum::<Result<u64>>()?;
     println!("    build/images  {} images, {} MB", images.len(), size / 1_000_000);
     Ok(())
+}
+
+/// What tells one state of a layer from another: places and bytes, and how they are packed.
+fn stamp(layer: &Layer) -> Result<String> {
+    let mut text = format!("{LEVEL}\n");
+    for (place, entry) in layer {
+        let what = match entry {
+            Entry::Link(target) => format!("-> {target}"),
+            Entry::Text(text) => format!("= {text}"),
+            Entry::File(path) => {
+                let bytes = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+                hex(&ichor_pki::sha256(&bytes))
+            }
+        };
+        text += &format!("{place} {what}\n");
+    }
+    Ok(hex(&ichor_pki::sha256(text.as_bytes())))
 }
 
 /// `name=version` lines.
@@ -130,6 +161,12 @@ fn layers(parts: &Path) -> Result<BTreeMap<&'static str, Layer>> {
     {
         kube.insert(bin(name), link("kube"));
     }
+    let mut mount = host_programs(&["mount", "umount"])?;
+    // The machine's own `/run` is put in the place of `/var/run`; both names lead there.
+    mount.insert("run".to_owned(), link("var/run"));
+    // Where kubelet looks for users of its own before it lets pods have some.
+    mount.insert("etc/passwd".to_owned(), Entry::Text("root:x:0:0:root:/root:/sbin/nologin\n"));
+    mount.insert("etc/group".to_owned(), Entry::Text("root:x:0:\n"));
     Ok(BTreeMap::from([
         ("kube", kube),
         (
@@ -151,7 +188,7 @@ fn layers(parts: &Path) -> Result<BTreeMap<&'static str, Layer>> {
             ]),
         ),
         ("nft", host_programs(&["nft"])?),
-        ("mount", host_programs(&["mount", "umount"])?),
+        ("mount", mount),
     ]))
 }
 
@@ -191,6 +228,13 @@ struct Written {
     plain: String,
 }
 
+impl Written {
+    /// As it is noted for the next time.
+    fn held(&self, stamp: &str) -> Value {
+        json!({ "stamp": stamp, "digest": self.digest, "size": self.size, "plain": self.plain })
+    }
+}
+
 /// The directory blobs are written to.
 struct Layout {
     blobs: PathBuf,
@@ -201,6 +245,21 @@ impl Layout {
         let digest = hex(&ichor_pki::sha256(bytes));
         fs::write(self.blobs.join(&digest), bytes)?;
         Ok(format!("sha256:{digest}"))
+    }
+
+    /// A layer as it was packed before into the layout at `old`, if it was, and of the same files.
+    fn again(&self, held: &Value, stamp: &str, old: &Path) -> Option<Written> {
+        let text = |key: &str| held.get(key)?.as_str().map(str::to_owned);
+        let (digest, plain) = (text("digest")?, text("plain")?);
+        let size = usize::try_from(held.get("size")?.as_u64()?).ok()?;
+        let name = digest.strip_prefix("sha256:")?;
+        let source = old.join("blobs/sha256").join(name);
+        let same = text("stamp")? == stamp && fs::metadata(&source).ok()?.len() == size as u64;
+        (same && fs::hard_link(&source, self.blobs.join(name)).is_ok()).then_some(Written {
+            digest,
+            size,
+            plain,
+        })
     }
 
     fn layer(&self, layer: &Layer) -> Result<Written> {
@@ -269,6 +328,10 @@ fn archive(layer: &Layer) -> Result<Vec<u8>> {
                 let bytes = fs::read(source).with_context(|| format!("read {}", source.display()))?;
                 let mut header = header(tar::EntryType::Regular, 0o755, bytes.len() as u64);
                 builder.append_data(&mut header, path, &bytes[..])?;
+            }
+            Entry::Text(text) => {
+                let mut header = header(tar::EntryType::Regular, 0o644, text.len() as u64);
+                builder.append_data(&mut header, path, text.as_bytes())?;
             }
             Entry::Link(target) => {
                 let mut header = header(tar::EntryType::Symlink, 0o777, 0);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
 use futures_util::StreamExt;
-use futures_util::stream;
+use futures_util::stream::{self, FuturesUnordered};
 use ichor_rpc::Channel;
 use prost::Message;
 use tonic::codec::{BufferSettings, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -16,8 +16,12 @@ use crate::Client;
 
 /// Time for a connection.
 const DIAL_MAX: Duration = Duration::from_secs(5);
+/// The next member is dialed this much later.
+const STAGGER: Duration = Duration::from_millis(150);
 /// Time for a call that answers once.
 pub(crate) const CALL_MAX: Duration = Duration::from_secs(15);
+/// Time for a change of the members.
+const CHANGE_MAX: Duration = Duration::from_secs(2);
 /// The largest answer taken; etcd itself takes requests of 1.5 MiB.
 const ANSWER_MAX: usize = 16 << 20;
 
@@ -38,8 +42,16 @@ impl Client {
         method: &'static str,
         request: &impl Message,
     ) -> Result<R, Status> {
-        let answer = self.unary(kind, method, request.encode_to_vec().into(), CALL_MAX).await?;
-        decode(answer)
+        decode(self.unary(kind, method, request.encode_to_vec().into(), CALL_MAX).await?)
+    }
+
+    /// Changes the members. Of two changes at once etcd forgets one without a word, so that waiting longer is in vain.
+    pub(crate) async fn change<R: Message + Default>(
+        &self,
+        method: &'static str,
+        request: &impl Message,
+    ) -> Result<R, Status> {
+        decode(self.unary(Kind::Write, method, request.encode_to_vec().into(), CHANGE_MAX).await?)
     }
 
     /// The same, for methods that take their time.
@@ -50,18 +62,19 @@ impl Client {
         body: Bytes,
         limit: Duration,
     ) -> Result<Bytes, Status> {
+        let mut tried = Vec::new();
         let mut first = None;
-        for (endpoint, channel) in &*self.members {
-            if let Err(error) = dial(channel).await {
-                first.get_or_insert(error);
-                continue;
-            }
+        while tried.len() < self.members.len() {
+            let number = match self.reach(&tried).await {
+                Ok(number) => number,
+                Err(error) => return Err(first.unwrap_or(error)),
+            };
+            tried.push(number);
+            let (endpoint, channel) = &self.members[number];
             let call = async {
                 let mut answers = self.begin(channel, method, body.clone(), false).await?;
-                answers
-                    .message()
-                    .await?
-                    .ok_or_else(|| Status::internal("etcd closed the call without an answer"))
+                let answer = answers.message().await?;
+                answer.ok_or_else(|| Status::internal("etcd closed the call without an answer"))
             };
             let error = match tokio::time::timeout(limit, call).await {
                 Ok(Ok(answer)) => return Ok(answer),
@@ -79,6 +92,27 @@ impl Client {
         Err(first.unwrap_or_else(|| Status::unavailable("no etcd endpoints")))
     }
 
+    /// The first member that takes a connection. One that is slow does not hold the next one up for long.
+    async fn reach(&self, tried: &[usize]) -> Result<usize, Status> {
+        let untried = (0..self.members.len()).filter(|number| !tried.contains(number));
+        let mut dials: FuturesUnordered<_> = untried
+            .enumerate()
+            .map(|(place, number)| async move {
+                tokio::time::sleep(STAGGER * u32::try_from(place).unwrap_or(u32::MAX)).await;
+                dial(&self.members[number].1).await.map(|()| number).map_err(|error| (number, error))
+            })
+            .collect();
+        let mut first: Option<(usize, Status)> = None;
+        while let Some(dialed) = dials.next().await {
+            match dialed {
+                Ok(number) => return Ok(number),
+                Err(error) if first.as_ref().is_none_or(|known| error.0 < known.0) => first = Some(error),
+                Err(_) => {}
+            }
+        }
+        Err(first.map_or_else(|| Status::unavailable("no etcd endpoints"), |(_, error)| error))
+    }
+
     /// Calls a method that answers with a stream at the first member that takes a connection. `open` keeps the side of
     /// the requests open.
     pub(crate) async fn stream(
@@ -87,16 +121,8 @@ impl Client {
         body: Bytes,
         open: bool,
     ) -> Result<Streaming<Bytes>, Status> {
-        let mut first = None;
-        for (_, channel) in &*self.members {
-            match dial(channel).await {
-                Ok(()) => return self.begin(channel, method, body, open).await,
-                Err(error) => {
-                    first.get_or_insert(error);
-                }
-            }
-        }
-        Err(first.unwrap_or_else(|| Status::unavailable("no etcd endpoints")))
+        let number = self.reach(&[]).await?;
+        self.begin(&self.members[number].1, method, body, open).await
     }
 
     async fn begin(

@@ -59,24 +59,24 @@ impl Client {
     /// Adds a member that does not vote yet. Returns its id and all members, itself included.
     pub async fn add_learner(&self, peer_urls: Vec<String>) -> Result<(u64, Vec<Member>), Status> {
         let request = MemberAddRequest { peer_urls, is_learner: true };
-        let answer: MemberAddResponse = self.call(Write, "/etcdserverpb.Cluster/MemberAdd", &request).await?;
+        let answer: MemberAddResponse = self.change("/etcdserverpb.Cluster/MemberAdd", &request).await?;
         Ok((answer.member.map(|member| member.id).unwrap_or_default(), answer.members))
     }
 
     /// Lets a learner vote. A learner cannot do so for itself.
     pub async fn promote(&self, id: u64) -> Result<(), Status> {
-        self.call::<Headed>(Write, "/etcdserverpb.Cluster/MemberPromote", &MemberId { id }).await.map(drop)
+        self.change::<Headed>("/etcdserverpb.Cluster/MemberPromote", &MemberId { id }).await.map(drop)
     }
 
     /// Takes a member out of the cluster.
     pub async fn remove(&self, id: u64) -> Result<(), Status> {
-        self.call::<Headed>(Write, "/etcdserverpb.Cluster/MemberRemove", &MemberId { id }).await.map(drop)
+        self.change::<Headed>("/etcdserverpb.Cluster/MemberRemove", &MemberId { id }).await.map(drop)
     }
 
     /// Tells where a member is reached by the others.
     pub async fn update_peer_urls(&self, id: u64, peer_urls: Vec<String>) -> Result<(), Status> {
         let request = MemberUpdateRequest { id, peer_urls };
-        self.call::<Headed>(Write, "/etcdserverpb.Cluster/MemberUpdate", &request).await.map(drop)
+        self.change::<Headed>("/etcdserverpb.Cluster/MemberUpdate", &request).await.map(drop)
     }
 
     /// How the asked member is.

@@ -158,14 +158,18 @@ fn health(wanted: Wanted) -> Health {
                     Some(client) => client,
                     None => client::local().map_err(|error| error.to_string())?,
                 };
-                match client.get("health").await {
-                    Ok(_) => {}
-                    Err(error) if error.code() == Code::PermissionDenied => {}
-                    Err(error) => return Err(error.message().to_owned()),
+                let result = client.get("health").await;
+                let code = result.as_ref().err().map(tonic::Status::code);
+                if code != Some(Code::Unavailable) {
+                    *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);
                 }
-                *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);
-                wanted.set(Intent::Join);
-                Ok(())
+                match result {
+                    Err(error) if code != Some(Code::PermissionDenied) => Err(error.message().to_owned()),
+                    _ => {
+                        wanted.set(Intent::Join);
+                        Ok(())
+                    }
+                }
             })
         }))
     }

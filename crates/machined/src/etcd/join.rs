@@ -8,7 +8,7 @@ use std::time::Duration;
 use ichor_cosi::State;
 use ichor_ctl_etcd::client;
 use ichor_ctl_etcd::member::{format_id, peer_urls};
-use ichor_etcd::{Client, Member};
+use ichor_etcd::Member;
 use ichor_resource::etcd::EtcdSpec;
 use tokio::time::Instant;
 use tonic::Status;
@@ -39,6 +39,8 @@ pub enum Step {
     Take(u64),
     /// Its former self, whose data are gone, goes first.
     Remove(u64),
+    /// Another one is joining; there is one learner at a time.
+    Wait,
     /// A member of the same name is somewhere else.
     Refuse(String),
 }
@@ -58,6 +60,8 @@ pub fn step(members: &[Member], name: &str, urls: &[String]) -> Step {
             other.peer_urls.join(","),
             format_id(other.id)
         )),
+        // Asking all the same would fill the log of the cluster with refusals.
+        None if members.iter().any(|member| member.is_learner) => Step::Wait,
         None => Step::Add,
     }
 }
@@ -77,8 +81,17 @@ pub fn initial_cluster(members: &[Member], id: u64, name: &str) -> String {
     urls.collect::<Vec<_>>().join(",")
 }
 
-/// Joins the cluster of the other control planes; returns `initial-cluster`.
-pub async fn join(state: &State) -> Result<String, String> {
+/// A place in a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Joined {
+    /// The own id.
+    pub id: u64,
+    /// All members, as `initial-cluster`.
+    pub cluster: String,
+}
+
+/// Joins the cluster of the other control planes.
+pub async fn join(state: &State) -> Result<Joined, String> {
     let began = Instant::now();
     let mut hinted = Instant::now();
     let mut last = String::new();
@@ -89,10 +102,10 @@ pub async fn join(state: &State) -> Result<String, String> {
             Err(_) => Err("the members did not answer in time".to_owned()),
         };
         match found {
-            Ok(cluster) => return Ok(cluster),
+            Ok(joined) => return Ok(joined),
             Err(error) => {
                 if error != last {
-                    debug!(%error, "not joined yet");
+                    info!("etcd has not joined yet: {error}");
                 }
                 last = error;
             }
@@ -111,13 +124,16 @@ pub async fn join(state: &State) -> Result<String, String> {
     }
 }
 
-async fn attempt(state: &State, spec: &EtcdSpec) -> Result<String, String> {
+async fn attempt(state: &State, spec: &EtcdSpec) -> Result<Joined, String> {
     let others = other_control_planes(state);
     if others.is_empty() {
         return Err("no other control planes are known".to_owned());
     }
     let client = client::cluster(others).map_err(|error| error.to_string())?;
-    let text = |error: Status| error.message().to_owned();
+    let text = |error: Status| match error.message().contains("while dialing") {
+        true => "no other control plane runs etcd".to_owned(),
+        false => error.message().to_owned(),
+    };
     let members = client.members(true).await.map_err(text)?;
     let urls = peer_urls(&spec.advertised_addresses);
     let (id, members) = match step(&members, &spec.name, &urls) {
@@ -128,35 +144,40 @@ async fn attempt(state: &State, spec: &EtcdSpec) -> Result<String, String> {
             client.remove(id).await.map_err(text)?;
             client.add_learner(urls).await.map_err(text)?
         }
+        Step::Wait => return Err("another member is joining".to_owned()),
         Step::Refuse(reason) => return Err(reason),
     };
     info!(member = format_id(id), "joined etcd as a learner");
-    Ok(initial_cluster(&members, id, &spec.name))
+    Ok(Joined { id, cluster: initial_cluster(&members, id, &spec.name) })
 }
 
-/// Has the others let the local member vote, if it does not yet.
-pub async fn promote(state: State) {
+/// Has the others let the local member vote, if it does not yet. Who has just joined knows its id; others have to ask
+/// the member itself, which may take it long to answer.
+pub async fn promote(state: State, joined: Option<u64>) {
     let began = Instant::now();
-    let mut local: Option<Client> = None;
     while began.elapsed() < PROMOTE_MAX {
         tokio::time::sleep(if began.elapsed() < EAGER_FOR { EAGER } else { CALM }).await;
-        local = local.or_else(|| client::local().ok());
-        let Some(status) = (match &local {
-            Some(local) => local.status().await.ok(),
-            None => None,
-        }) else {
-            local = None;
-            continue;
+        let id = match joined {
+            Some(id) => id,
+            None => match learner().await {
+                Some(Some(id)) => id,
+                Some(None) => return,
+                None => continue,
+            },
         };
-        if !status.is_learner {
-            return;
-        }
-        let id = status.header.map(|header| header.member_id).unwrap_or_default();
-        if let Some(text) = promote_once(&state, id).await {
-            debug!(reason = %text, "still a learner");
+        match promote_once(&state, id).await {
+            None => return,
+            Some(reason) => debug!(%reason, "still a learner"),
         }
     }
     warn!("this etcd member is still a learner");
+}
+
+/// The id of the local member if it is a learner; nothing at all while it does not answer.
+async fn learner() -> Option<Option<u64>> {
+    let status = client::local().ok()?.status().await.ok()?;
+    let id = status.header.map(|header| header.member_id).unwrap_or_default();
+    Some(status.is_learner.then_some(id))
 }
 
 /// Asks the others one after the other; says why none did it.
@@ -203,6 +224,11 @@ mod tests {
     #[test]
     fn who_was_added_and_never_started_takes_that_place() {
         check(&[member(1, "a", THERE, false), member(2, "", HERE, true)], &Step::Take(2));
+    }
+
+    #[test]
+    fn one_joins_after_the_other() {
+        check(&[member(1, "a", THERE, false), member(2, "", "https://10.5.0.4:2380", true)], &Step::Wait);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use ichor_ctl_etcd::member::{LOCAL, format_id};
 use ichor_etcd::Client;
 use ichor_resource::etcd::EtcdMember;
 use tokio::time::Instant;
-use tonic::Status;
+use tonic::{Code, Status};
 use tracing::info;
 
 use super::{Data, ETCD, Intent, control_planes};
@@ -58,8 +58,8 @@ pub async fn leave(node: &Node, last: Last) -> Result<(), Status> {
     loop {
         match remove(&node.state, id, last).await {
             Ok(()) => break,
-            Err(error) if ichor_etcd::is_unhealthy(&error) && began.elapsed() < REMOVE_MAX => {
-                info!(%error, "the cluster cannot spare this member yet");
+            Err(error) if may_pass(&error) && began.elapsed() < REMOVE_MAX => {
+                info!(reason = error.message(), "the cluster cannot spare this member yet");
             }
             Err(error) => return Err(error),
         }
@@ -77,6 +77,11 @@ pub async fn leave(node: &Node, last: Last) -> Result<(), Status> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether trying again may help.
+fn may_pass(error: &Status) -> bool {
+    ichor_etcd::is_unhealthy(error) || matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded)
 }
 
 async fn remove(state: &State, id: u64, last: Last) -> Result<(), Status> {

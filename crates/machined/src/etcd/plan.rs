@@ -96,19 +96,33 @@ impl Planner {
         {
             self.restore(skip_hash_check).await?;
         }
-        let beginning = match (self.data.has_log(), wanted) {
-            (true, wanted) => Beginning::Log { alone: wanted == Intent::Alone },
-            (false, Intent::Bootstrap) => Beginning::New,
+        let (beginning, id) = match (self.data.has_log(), wanted) {
+            (true, wanted) => (Beginning::Log { alone: wanted == Intent::Alone }, None),
+            (false, Intent::Bootstrap) => (Beginning::New, None),
             (false, Intent::Recover { .. }) => return Err("the restored snapshot has no log".to_owned()),
-            (false, Intent::Join | Intent::Alone) => Beginning::Existing(join::join(&self.state).await?),
+            (false, Intent::Join | Intent::Alone) => {
+                self.ready_to_join().await?;
+                let joined = join::join(&self.state).await?;
+                (Beginning::Existing(joined.cluster), Some(joined.id))
+            }
         };
         info!(?beginning, "etcd starts");
         let spec = self.state.get::<EtcdSpec>("etcd", ETCD).map_err(text)?;
-        let args =
-            arguments(&spec, &beginning).map_err(|error| format!("cluster.etcd.extraArgs: {error}"))?;
         // Whoever joined, now or before a restart, may have to be let in yet.
-        tokio::spawn(join::promote(self.state.clone()));
-        Ok(Run::Container(self.container(&spec, PROGRAM, ETCD, args::command(&args))))
+        tokio::spawn(join::promote(self.state.clone(), id));
+        Ok(Run::Container(self.member(&spec, &beginning)?))
+    }
+
+    fn member(&self, spec: &EtcdSpec, beginning: &Beginning) -> Result<ContainerSpec, String> {
+        let args = arguments(spec, beginning).map_err(|error| format!("cluster.etcd.extraArgs: {error}"))?;
+        Ok(self.container(spec, PROGRAM, ETCD, args::command(&args)))
+    }
+
+    /// A learner that cannot start would keep all others from joining, so what it needs is there first.
+    async fn ready_to_join(&self) -> Result<(), String> {
+        let spec = self.state.get::<EtcdSpec>("etcd", ETCD).map_err(|error| error.to_string())?;
+        let member = self.member(&spec, &Beginning::Existing(String::new()))?;
+        self.services.prepare_image(ETCD, &member).await
     }
 
     fn container(&self, spec: &EtcdSpec, path: &str, name: &str, args: Vec<String>) -> ContainerSpec {
@@ -211,7 +225,7 @@ fn own_cluster(spec: &EtcdSpec) -> String {
 }
 
 /// The command line, by name.
-fn arguments(spec: &EtcdSpec, beginning: &Beginning) -> Result<Args, args::Denied> {
+pub fn arguments(spec: &EtcdSpec, beginning: &Beginning) -> Result<Args, args::Denied> {
     let secret = |file: &str| format!("{SECRETS}/{file}");
     let mut ours = args::args([
         ("name", &spec.name),

@@ -17,7 +17,7 @@ use ichor_wire::machine;
 use super::port::{ImagePort, Process, ProcessPort};
 use super::record::{Record, ServiceState};
 use super::runner;
-use super::spec::ServiceSpec;
+use super::spec::{ContainerSpec, ServiceSpec};
 use crate::events::{Events, Now};
 
 /// A dependant gets this long to stop before the service it needs is stopped.
@@ -179,6 +179,17 @@ impl ServiceManager {
             manager.shared.bump();
         });
         Ok(())
+    }
+
+    /// Has the image of a container here, so that its start does not have to wait for it.
+    ///
+    /// # Errors
+    /// Why it cannot be had.
+    pub async fn prepare_image(&self, id: &str, container: &ContainerSpec) -> Result<(), String> {
+        match self.shared.images.get() {
+            Some(images) => images.prepare(id, container).await.map(drop),
+            None => Err("there is nothing on this node that holds images".to_owned()),
+        }
     }
 
     /// Runs what a spec describes once, to its end, beside the services; its log has its id.

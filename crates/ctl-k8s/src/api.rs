@@ -10,7 +10,9 @@ use ichor_kube::{Access, AccessError, Client, Event, Kind, Select};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::{endpoints, extra_manifests, manifest_apply, node_apply, node_status, pod_status};
+use crate::{
+    accounts, endpoints, extra_manifests, kube_access, manifest_apply, node_apply, node_status, pod_status,
+};
 
 /// The kubelet's way to the API, written when it has joined.
 const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubeconfig-kubelet";
@@ -89,8 +91,11 @@ impl std::fmt::Debug for Ports {
     }
 }
 
-/// A client of the real server.
-pub(crate) fn connect(way: Way<'_>) -> Result<Client, ConnectError> {
+/// A client of a real server.
+///
+/// # Errors
+/// When what leads there makes no sense.
+pub fn connect(way: Way<'_>) -> Result<Client, ConnectError> {
     Ok(match way {
         Way::Kubeconfig(text) => Client::from_kubeconfig(text)?,
         Way::Access(access) => Client::new(&access)?,
@@ -119,6 +124,9 @@ pub fn register(runtime: &Runtime, ports: &Ports) -> Result<(), RegisterError> {
     runtime.register(node_apply::NodeApplyController::new(ports.clone()))?;
     runtime.register(pod_status::KubeletStaticPodController::new(ports.clone()))?;
     runtime.register(endpoints::EndpointController::new(ports.clone()))?;
+    runtime.register(kube_access::ConfigController)?;
+    runtime.register(kube_access::EndpointController::new(ports.clone()))?;
+    runtime.register(accounts::CrdController::new(ports.clone()))?;
     Ok(())
 }
 

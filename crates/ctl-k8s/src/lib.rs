@@ -3,6 +3,7 @@
 //! So far what the configuration asks for: settings of the control plane and its kubelets, labels, annotations and
 //! taints. Who carries them out comes with Kubernetes itself.
 
+pub mod accounts;
 pub mod api;
 pub mod args;
 pub mod bootstrap;
@@ -13,6 +14,7 @@ pub mod files;
 pub mod flannel;
 pub mod images;
 pub mod inventory;
+pub mod kube_access;
 pub mod kubelet;
 pub mod kubelet_service;
 pub mod manifest_apply;

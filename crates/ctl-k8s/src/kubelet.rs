@@ -116,6 +116,8 @@ pub struct Host {
     pub protect_kernel: bool,
     /// Whether cgroups are of the first version, which the kubelet accepts only when told.
     pub cgroup_v1: bool,
+    /// Whether disks and memory are shared with others: how full they are is then not the kubelet's to mend.
+    pub shared: bool,
 }
 
 /// Writes `KubeletSpecs/kubelet`.
@@ -275,6 +277,14 @@ fn configuration(
     if host.cgroup_v1 {
         file.entry("failCgroupV1").or_insert(false.into());
     }
+    if host.shared {
+        let little = json!({
+            "memory.available": "20Mi", "nodefs.available": "100Mi", "nodefs.inodesFree": "0%",
+            "imagefs.available": "100Mi", "imagefs.inodesFree": "0%",
+        });
+        file.entry("evictionHard").or_insert(little);
+        file.entry("imageGCHighThresholdPercent").or_insert(100.into());
+    }
     defaults(&mut file, config, control_plane);
     Ok(file)
 }
@@ -331,7 +341,7 @@ mod tests {
     use super::*;
 
     fn host() -> Host {
-        Host { cgroup_root: "/".into(), protect_kernel: true, cgroup_v1: false }
+        Host { cgroup_root: "/".into(), protect_kernel: true, cgroup_v1: false, shared: false }
     }
 
     fn config() -> KubeletConfig {
@@ -368,7 +378,7 @@ mod tests {
         assert_eq!(file["systemReserved"]["memory"], "512Mi");
         assert_eq!(file["kubeletCgroups"], "/podruntime/kubelet");
         assert_eq!(file["containerRuntimeEndpoint"], "unix:///run/containerd/containerd.sock");
-        assert!(!file.contains_key("failCgroupV1"));
+        assert!(!file.contains_key("failCgroupV1") && !file.contains_key("evictionHard"));
         assert_eq!(spec.expected_nodename, "node");
     }
 
@@ -421,11 +431,13 @@ mod tests {
 
     #[test]
     fn a_machine_inside_of_another_says_so() {
-        let host = Host { cgroup_root: "/sandbox/x".into(), protect_kernel: false, cgroup_v1: true };
+        let host =
+            Host { cgroup_root: "/sandbox/x".into(), protect_kernel: false, cgroup_v1: true, shared: true };
         let spec =
             kubelet_spec(&config(), "n", Some(vec!["10.0.0.1".into()]), false, &host).unwrap().unwrap();
         let file = &spec.config.0;
         assert_eq!(file["systemCgroups"], "/sandbox/x/system");
+        assert_eq!(file["evictionHard"]["nodefs.available"], "100Mi");
         assert_eq!((&file["protectKernelDefaults"], &file["failCgroupV1"]), (&json!(false), &json!(false)));
         assert_eq!(file["systemReserved"]["memory"], "384Mi");
         assert!(!file.contains_key("registerWithTaints"));

@@ -77,6 +77,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         protect_kernel: node.platform.mode != Mode::Container,
         cgroup_v1: ichor_sys::cgroup::Cgroups::detect(Path::new(ichor_sys::cgroup::MOUNT_POINT))
             .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Split),
+        shared: !ichor_sys::power::in_first_pid_namespace(),
     };
     ichor_ctl_k8s::register(runtime, host)?;
     if Path::new(KUBELET_RUNTIME).exists() {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use tracing::warn;
+
 use ichor_containerd::{Client, ImageRoot, SYSTEM, reference};
 
 use crate::services::{BoxFuture, ContainerMount, ContainerSpec, ImagePort, ProcessSpec, Root};
@@ -26,22 +28,69 @@ const USUAL: [(&str, &str); 9] = [
 /// The images of the node's own namespace.
 pub struct Images {
     client: Client,
+    memory: Memory,
 }
 
 impl Images {
-    /// Those of the containerd at this socket.
-    pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { client: Client::new(socket) }
+    /// Those of the containerd at this socket. The last roots are remembered in the directory `memory`, which must not
+    /// survive a reboot.
+    pub fn new(socket: impl Into<PathBuf>, memory: impl Into<PathBuf>) -> Self {
+        Self { client: Client::new(socket), memory: Memory(memory.into()) }
+    }
+}
+
+/// Roots that were made, so that a service starts again while containerd does not answer: etcd must not depend on it.
+#[derive(Clone)]
+struct Memory(PathBuf);
+
+impl Memory {
+    fn keep(&self, id: &str, image: &str, root: &ImageRoot) -> std::io::Result<()> {
+        let text = serde_json::json!([image, root.base, root.options, root.command, root.env]).to_string();
+        std::fs::create_dir_all(&self.0)?;
+        let fresh = self.0.join(format!(".{id}"));
+        std::fs::write(&fresh, text)?;
+        std::fs::rename(fresh, self.0.join(id))
+    }
+
+    fn recall(&self, id: &str, image: &str) -> Option<ImageRoot> {
+        let text = std::fs::read(self.0.join(id)).ok()?;
+        let parts: Vec<serde_json::Value> = serde_json::from_slice(&text).ok()?;
+        let [of, base, options, command, env] = parts.as_slice() else { return None };
+        let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+        let texts =
+            |value: &serde_json::Value| value.as_array()?.iter().map(text).collect::<Option<Vec<_>>>();
+        (of.as_str() == Some(image)).then_some(())?;
+        Some(ImageRoot {
+            base: text(base)?,
+            options: text(options)?,
+            command: texts(command)?,
+            env: texts(env)?,
+        })
     }
 }
 
 impl ImagePort for Images {
     fn prepare(&self, id: &str, spec: &ContainerSpec) -> BoxFuture<'static, Result<ProcessSpec, String>> {
-        let (client, id, spec) = (self.client.clone(), id.to_owned(), spec.clone());
+        let (client, memory, id, spec) =
+            (self.client.clone(), self.memory.clone(), id.to_owned(), spec.clone());
         Box::pin(async move {
             let image = reference::normalize(&spec.image)
                 .ok_or_else(|| format!("{:?} is not the name of an image", spec.image))?;
-            let root = client.root(SYSTEM, &image, &id).await;
+            let mut root = client.root(SYSTEM, &image, &id).await;
+            match &root {
+                Ok(root) => {
+                    if let Err(error) = memory.keep(&id, &image, root) {
+                        warn!(service = id, %error, "the root of a container is not remembered");
+                    }
+                }
+                Err(status) if status.code() == tonic::Code::Unavailable => {
+                    if let Some(known) = memory.recall(&id, &image) {
+                        warn!(service = id, "containerd does not answer; the root of before is used again");
+                        root = Ok(known);
+                    }
+                }
+                Err(_) => {}
+            }
             let root =
                 root.map_err(|status| format!("failed to pull image {image:?}: {}", status.message()))?;
             complete(spec, root)
@@ -110,6 +159,19 @@ mod tests {
         let process = complete(ContainerSpec { process: own, ..spec }, nothing).unwrap();
         assert_eq!((process.path.as_str(), process.args), ("/own", vec!["own".to_owned()]));
         assert_eq!(process.env, [PATH]);
+    }
+
+    #[tokio::test]
+    async fn a_root_is_used_again_while_containerd_is_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let images = Images::new(dir.path().join("no.sock"), dir.path().join("memory"));
+        let spec = ContainerSpec { image: "ghcr.io/x/y:1".into(), ..ContainerSpec::default() };
+        assert!(images.prepare("etcd", &spec).await.unwrap_err().starts_with("failed to pull image"));
+        images.memory.keep("etcd", "ghcr.io/x/y:1", &image()).unwrap();
+        let process = images.prepare("etcd", &spec).await.unwrap();
+        assert_eq!((process.path.as_str(), process.root.unwrap().base.as_str()), ("/run-me", "/s/"));
+        let other = ContainerSpec { image: "ghcr.io/x/y:2".into(), ..spec };
+        assert!(images.prepare("etcd", &other).await.is_err());
     }
 
     #[test]

@@ -134,7 +134,8 @@ impl NodeParts {
         }
         let services =
             ServiceManager::new(events.clone(), self.logs.clone(), port, inherited, runtime.clone());
-        services.with_images(Arc::new(Images::new(&self.paths.containerd)));
+        let memory = self.paths.run.join("containers");
+        services.with_images(Arc::new(Images::new(&self.paths.containerd, memory)));
         let sequencer = Sequencer::new(tasks.clone(), events.clone(), runtime.clone());
         let disk = Arc::new(StateDir::new(&self.paths.state));
         let config = ConfigStore::new(state.clone(), disk, runtime);

@@ -90,6 +90,8 @@ fn a_shutdown_first_remembers_that_it_is_one() {
         &Request::Shutdown { force: false },
         expect![[r#"
             storeShutdown: storeShutdown
+            drain: cordonAndDrainNode
+            cleanup: stopAllPods
             stopServices: stopServicesForUpgrade
             volumeFinalize: teardownLifecycle
             stopEverything: stopAllServices
@@ -102,6 +104,9 @@ fn a_reset_clears_what_was_named() {
     check_plan(
         &reset(true, WipeMode::All, &["STATE"]),
         expect![[r#"
+            drain: cordonAndDrainNode
+            cleanup: removeAllPods
+            leave: leaveEtcd
             preReset: sendResetSignal
             stopServices: stopServicesForUpgrade
             volumeFinalize: teardownLifecycle

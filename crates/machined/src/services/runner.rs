@@ -28,6 +28,9 @@ const LAST_LOG_MAX: usize = 512;
 /// Longest pause between checks of a service that is coming up.
 const EAGER_MAX: Duration = Duration::from_millis(50);
 
+/// A container that lived this long got through its start.
+const CONTAINER_SETTLED: Duration = Duration::from_secs(5);
+
 /// Bytes taken from a pipe at once.
 const OUTPUT_READ: usize = 4096;
 
@@ -154,7 +157,9 @@ async fn attempts(
                 let name = run.describe(&spec.id);
                 let message = match run {
                     Run::Process(_) => format!("Process {name} found running with PID {}", child.pid),
-                    _ => found_task(&spec.id, child.pid, "Found"),
+                    Run::Container(_) | Run::Planned(_) | Run::Task(_) | Run::Nothing => {
+                        found_task(&spec.id, child.pid, "Found")
+                    }
                 };
                 watch_process(shared, spec, &name, stop, child, message).await
             }
@@ -180,6 +185,9 @@ async fn attempts(
         if stop.is_cancelled() {
             return Ok(Ended::Finished);
         }
+        // An image that could not be had is no process that ran, however long it took to find out; and a container
+        // that gives up takes longer to do so than a daemon of our own.
+        ran &= !spec.run.is_contained() || began.elapsed() >= CONTAINER_SETTLED;
         let name = spec.run.describe(&spec.id);
         let again = match (spec.restart, &result) {
             (RestartPolicy::Forever, _) | (RestartPolicy::UntilSuccess, Err(_)) => true,
@@ -194,7 +202,6 @@ async fn attempts(
         };
         shared.update(&spec.id, ServiceState::Waiting, message);
         tokio::select! {
-            // An image that could not be had is no process that ran, however long it took to find out.
             () = tokio::time::sleep(backoff.rest(if ran { began.elapsed() } else { Duration::ZERO })) => {}
             () = stop.cancelled() => return Ok(Ended::Finished),
         }

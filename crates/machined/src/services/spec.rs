@@ -143,6 +143,11 @@ pub enum Run {
 }
 
 impl Run {
+    /// Whether it runs in the root of an image, as far as one can tell.
+    pub fn is_contained(&self) -> bool {
+        matches!(self, Self::Container(_) | Self::Planned(_))
+    }
+
     /// How messages name it.
     pub fn describe(&self, id: &str) -> String {
         match self {

@@ -280,3 +280,75 @@ async fn the_api_may_only_do_what_a_service_allows() {
         "service \"nope\" not defined"
     );
 }
+
+/// Hands out roots, but only from a certain attempt on.
+struct Roots {
+    refusals: Mutex<u32>,
+}
+
+impl ImagePort for Roots {
+    fn prepare(&self, _id: &str, spec: &ContainerSpec) -> BoxFuture<'static, Result<ProcessSpec, String>> {
+        let mut refusals = self.refusals.lock().unwrap();
+        let result = match *refusals {
+            0 => Ok(ProcessSpec { root: Some(Root::default()), ..spec.process.clone() }),
+            _ => {
+                *refusals -= 1;
+                Err(format!("failed to pull image {:?}: not found", spec.image))
+            }
+        };
+        Box::pin(std::future::ready(result))
+    }
+}
+
+fn container(image: &str) -> ContainerSpec {
+    ContainerSpec { image: image.to_owned(), ..ContainerSpec::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_waits_for_its_image_and_says_what_is_wrong() {
+    let bench = bench_with(Fake::default(), &[]);
+    bench.manager.with_images(Arc::new(Roots { refusals: Mutex::new(1) }));
+    bench.manager.load(ServiceSpec::new("kubelet", Run::Container(container("k:1"))));
+    bench.manager.start("kubelet").unwrap();
+    bench.until("kubelet", ServiceState::Running).await;
+    assert_eq!(bench.manager.processes(), [("kubelet".to_owned(), 1001)]);
+    bench.manager.stop("kubelet").await.unwrap();
+    assert!(bench.manager.processes().is_empty());
+    let wait = "WAITING: Error running Containerd(kubelet), going to restart forever: failed to pull image \"k:1\": \
+                not found";
+    assert_eq!(
+        bench.history("kubelet")[3..],
+        [
+            "PREPARING: Preparing image k:1",
+            wait,
+            "PREPARING: Preparing image k:1",
+            "RUNNING: Started task kubelet (PID 1001) for container kubelet",
+            "STOPPING: Sending SIGTERM to Containerd(kubelet)",
+            "FINISHED: Service finished successfully",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_is_asked_at_every_start_but_not_for_what_runs() {
+    let bench = bench_with(Fake::default(), &["etcd"]);
+    bench.manager.with_images(Arc::new(Roots { refusals: Mutex::new(0) }));
+    let asked = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&asked);
+    let plan: Plan = Arc::new(move || {
+        *count.lock().unwrap() += 1;
+        Box::pin(std::future::ready(Ok(Run::Container(container("etcd:1")))))
+    });
+    bench.manager.load(ServiceSpec::new("etcd", Run::Planned(plan)));
+    assert!(bench.manager.is_inherited("etcd") && bench.manager.unclaimed().is_empty());
+    bench.manager.start("etcd").unwrap();
+    bench.until("etcd", ServiceState::Running).await;
+    assert_eq!(*asked.lock().unwrap(), 0);
+    let found = "RUNNING: Found task etcd (PID 1001) for container etcd";
+    assert_eq!(bench.history("etcd"), [found]);
+    bench.port.end(1, ExitKind::Signal(9));
+    bench.until("etcd", ServiceState::Waiting).await;
+    bench.until("etcd", ServiceState::Running).await;
+    assert_eq!(*asked.lock().unwrap(), 1);
+    bench.manager.stop("etcd").await.unwrap();
+}

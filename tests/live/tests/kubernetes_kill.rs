@@ -1,0 +1,62 @@
+//! The programs of a node die one by one; only they come back, and pods do not notice.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use ichor_live::processes::{self, Process};
+use ichor_live::{Fleet, wait};
+
+/// What is killed, over and over.
+const VICTIMS: [&str; 4] = ["machined", "kubelet", "etcd", "containerd"];
+/// How often.
+const ROUNDS: usize = 12;
+
+/// The programs of the machine by name, those of pods among them.
+fn programs(fleet: &Fleet) -> BTreeMap<&'static str, Process> {
+    let names = VICTIMS.into_iter().chain(["apid", "trustd", "kube-apiserver", "kube-scheduler"]);
+    names.filter_map(|name| Some((name, fleet.daemons(name).into_iter().next()?))).collect()
+}
+
+fn all_up(fleet: &Fleet) -> Option<BTreeMap<&'static str, Process>> {
+    let found = programs(fleet);
+    let services = fleet.ok(&["-n", &fleet.address(0), "services"]).ok()?;
+    let up = |name: &&str| services.lines().any(|line| line.contains(name) && line.contains("OK"));
+    (found.len() == VICTIMS.len() + 4 && ["cri", "etcd", "kubelet"].iter().all(up)).then_some(found)
+}
+
+#[test]
+fn programs_of_a_node_come_back_alone() {
+    let fleet = Fleet::kubernetes("k8s-kills", 91, 1, 0, &[]).unwrap();
+    let mut slowest: BTreeMap<&str, Duration> = BTreeMap::new();
+    for round in 0..ROUNDS {
+        let victim = VICTIMS[round % VICTIMS.len()];
+        let before = wait("all is well", Duration::from_secs(60), || all_up(&fleet)).unwrap();
+        let start = Instant::now();
+        assert!(processes::kill(before[victim].pid));
+        let after = wait(&format!("round {round}: {victim} is back"), Duration::from_secs(30), || {
+            all_up(&fleet).filter(|found| found[victim] != before[victim])
+        })
+        .unwrap();
+        let took = slowest.entry(victim).or_default();
+        *took = (*took).max(start.elapsed());
+        for (name, process) in after.iter().filter(|(name, _)| **name != victim) {
+            assert_eq!(
+                (process.pid, process.started),
+                (before[name].pid, before[name].started),
+                "round {round}: {name} was started anew with {victim}"
+            );
+        }
+    }
+    println!("{ROUNDS} kills, slowest return: {slowest:?}");
+    wait("the API answers", Duration::from_secs(60), || fleet.kubectl(&["get", "nodes"]).ok()).unwrap();
+
+    // Containers of services look to clients as those of the original do.
+    let containers = fleet.ok(&["-n", &fleet.address(0), "containers"]).unwrap();
+    for image in ["siderolabs/kubelet", "etcd"] {
+        assert!(containers.lines().any(|line| line.contains(image) && line.contains("RUNNING")), "{containers}");
+    }
+
+    fleet.ok(&["-n", &fleet.address(0), "reboot"]).unwrap();
+    wait("the machine is back", Duration::from_secs(120), || all_up(&fleet)).unwrap();
+    fleet.destroy().unwrap();
+}

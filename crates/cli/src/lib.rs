@@ -1,5 +1,6 @@
 //! `ichorctl`: commands, their table, and what they print.
 
+pub mod bolt;
 pub mod cgroups;
 pub mod cmd;
 pub mod complete;

@@ -1,1 +1,188 @@
-//! The etcd of live machines.
+//! etcd of live machines: members join, die, leave, come back; clusters are lost and recovered.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use ichor_live::{Fleet, root, wait};
+
+const JOIN_MAX: Duration = Duration::from_secs(90);
+
+/// Three control planes whose etcd is complete.
+fn fleet(name: &str, octet: u8) -> Fleet {
+    let fleet = Fleet::kubernetes(name, octet, 3, 0, &["--wait=false"]).unwrap();
+    wait_for_voters(&fleet, 0, 3);
+    fleet
+}
+
+fn members(fleet: &Fleet, number: u8) -> Vec<String> {
+    let text = fleet.ok(&["-n", &fleet.address(number), "etcd", "members"]).unwrap_or_default();
+    text.lines().skip(1).map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn wait_for_voters(fleet: &Fleet, number: u8, count: usize) {
+    wait("members that vote", JOIN_MAX, || {
+        let members = members(fleet, number);
+        let complete = members.len() == count && members.iter().all(|line| line.ends_with("false"));
+        complete.then_some(())
+    })
+    .unwrap();
+}
+
+fn hostname(fleet: &Fleet, number: u8) -> String {
+    format!("{}-controlplane-{}", fleet.name(), number + 1)
+}
+
+/// The process of the member on a machine, as the host sees it.
+fn process(fleet: &Fleet, number: u8) -> Option<i32> {
+    let own = format!("--name={}", hostname(fleet, number));
+    let found = fleet.daemons("etcd").into_iter().find(|process| {
+        let line = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|argument| argument == own.as_bytes())
+    });
+    found.map(|process| process.pid)
+}
+
+/// Runs the original's client beside the member, with the certificate of the machine.
+fn etcdctl(fleet: &Fleet, number: u8, args: &[&str]) -> Result<String> {
+    let pid = process(fleet, number).context("etcd does not run")?;
+    let secret = |file: &str| format!("/proc/{pid}/root/system/secrets/etcd/{file}");
+    let output = Command::new("nsenter")
+        .args(["-t", &pid.to_string(), "-n", "--"])
+        .args(["bash", "-c", "program=$1; shift; exec -a etcdctl \"$program\" \"$@\"", "bash"])
+        .arg(root().join("build/components/etcd"))
+        .args(["--cacert", &secret("ca.crt"), "--cert", &secret("admin.crt"), "--key", &secret("admin.key")])
+        .args(["--endpoints", "https://127.0.0.1:2379", "--command-timeout", "10s"])
+        .args(args)
+        .process_group(0)
+        .output()?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        false => bail!("etcdctl {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+#[track_caller]
+fn value(fleet: &Fleet, number: u8, key: &str) -> String {
+    let ask = || etcdctl(fleet, number, &["get", key, "--print-value-only"]).ok();
+    wait("an answer of etcd", JOIN_MAX, ask).unwrap()
+}
+
+/// Forgets all data of workloads on these machines, as a broken disk does, and starts them again.
+fn wipe(fleet: &Fleet, numbers: &[u8]) {
+    let nodes: Vec<String> = numbers.iter().map(|number| fleet.address(*number)).collect();
+    let mut args = vec!["-n".to_owned(), nodes.join(",")];
+    args.extend(
+        ["reset", "--graceful=false", "--reboot", "--system-labels-to-wipe", "EPHEMERAL"].map(str::to_owned),
+    );
+    fleet.ok(&args.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+}
+
+#[test]
+fn members_die_leave_and_come_back() {
+    let fleet = fleet("members", 71);
+    etcdctl(&fleet, 0, &["put", "key", "value"]).unwrap();
+    assert_eq!(value(&fleet, 2, "key"), "value");
+
+    for number in 0..3 {
+        let refused = fleet.fails(&["-n", &fleet.address(number), "bootstrap"]).unwrap();
+        assert!(refused.contains("AlreadyExists"), "{refused}");
+    }
+    let refused = fleet.fails(&["-n", &fleet.address(0), "etcd", "recover"]).unwrap();
+    assert!(refused.contains("has a quorum"), "{refused}");
+
+    // A killed member is the same member a moment later.
+    let before = members(&fleet, 0);
+    let pid = process(&fleet, 1).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    wait("a new process", JOIN_MAX, || process(&fleet, 1).filter(|new| *new != pid)).unwrap();
+    assert_eq!(value(&fleet, 1, "key"), "value");
+    assert_eq!(members(&fleet, 0), before);
+
+    // The lead goes to another, and only from the one who has it.
+    let leader = |number: u8| {
+        let status = fleet.ok(&["-n", &fleet.address(number), "etcd", "status"]).unwrap();
+        let line = status.lines().nth(1).unwrap_or_default().to_owned();
+        let ids: Vec<String> =
+            line.split_whitespace().filter(|word| word.len() == 16).map(str::to_owned).collect();
+        (ids[0].clone(), ids[1].clone())
+    };
+    let (_, first) = leader(0);
+    for number in 0..3 {
+        if leader(number).0 == first {
+            fleet.ok(&["-n", &fleet.address(number), "etcd", "forfeit-leadership"]).unwrap();
+        }
+    }
+    assert_ne!(leader(0).1, first);
+
+    // Upkeep.
+    assert_eq!(fleet.ok(&["-n", &fleet.address(0), "etcd", "alarm", "list"]).unwrap(), "");
+    fleet.ok(&["-n", &fleet.address(0), "etcd", "defrag"]).unwrap();
+    let refused = fleet.fails(&["-n", &fleet.address(0), "etcd", "downgrade", "validate", "3.4"]).unwrap();
+    assert!(refused.contains("InvalidArgument"), "{refused}");
+    let refused = fleet.fails(&["-n", &fleet.address(0), "etcd", "remove-member", "abc"]).unwrap();
+    assert!(refused.contains("NotFound"), "{refused}");
+
+    // Who leaves takes nothing along; after a restart the machine is a new member.
+    fleet.ok(&["-n", &fleet.address(2), "etcd", "leave"]).unwrap();
+    assert_eq!(members(&fleet, 0).len(), 2);
+    assert_eq!(process(&fleet, 2), None);
+    fleet.ok(&["-n", &fleet.address(2), "reboot"]).unwrap();
+    wait_for_voters(&fleet, 0, 3);
+    assert_eq!(value(&fleet, 2, "key"), "value");
+
+    // A machine that lost its data takes the place of its former self.
+    wipe(&fleet, &[1]);
+    wait_for_voters(&fleet, 0, 3);
+    assert_eq!(value(&fleet, 1, "key"), "value");
+    fleet.destroy().unwrap();
+}
+
+#[test]
+fn a_lost_quorum_and_a_lost_cluster_are_recovered() {
+    let fleet = fleet("recover", 72);
+    etcdctl(&fleet, 0, &["put", "key", "one"]).unwrap();
+
+    // Two of three are gone: the one that is left rebuilds the cluster.
+    wipe(&fleet, &[1, 2]);
+    let told = fleet.ok(&["-n", &fleet.address(0), "etcd", "recover"]).unwrap();
+    assert!(told.contains(&hostname(&fleet, 1)) && told.contains(&hostname(&fleet, 2)), "{told}");
+    wait_for_voters(&fleet, 0, 3);
+    assert_eq!(value(&fleet, 2, "key"), "one");
+
+    // All are gone: a snapshot brings them back, as they were when it was made.
+    let path = fleet.home().join("etcd.snapshot");
+    let path = path.to_str().unwrap();
+    let told = fleet.ok(&["-n", &fleet.address(1), "etcd", "snapshot", path]).unwrap();
+    assert!(told.contains("etcd snapshot saved to"), "{told}");
+    etcdctl(&fleet, 0, &["put", "key", "two"]).unwrap();
+    wipe(&fleet, &[0, 1, 2]);
+    let refused = fleet.fails(&["-n", &fleet.address(0), "etcd", "recover"]).unwrap();
+    assert!(refused.contains("no data"), "{refused}");
+    wait("bootstrap", JOIN_MAX, || {
+        fleet.ok(&["-n", &fleet.address(0), "bootstrap", "--recover-from", path]).ok()
+    })
+    .unwrap();
+    wait_for_voters(&fleet, 0, 3);
+    assert_eq!(value(&fleet, 1, "key"), "one");
+    fleet.destroy().unwrap();
+}
+
+#[test]
+fn workers_have_no_etcd() {
+    let fleet = Fleet::create("no-etcd", 73, 1, 1, &[]).unwrap();
+    let worker = fleet.address(1);
+    let refused = fleet.fails(&["-n", &worker, "bootstrap"]).unwrap();
+    assert!(refused.contains("FailedPrecondition"), "{refused}");
+    for what in ["members", "status"] {
+        let refused = fleet.fails(&["-n", &worker, "etcd", what]).unwrap();
+        assert!(refused.contains("only available on control plane nodes"), "{refused}");
+    }
+    fleet.destroy().unwrap();
+}

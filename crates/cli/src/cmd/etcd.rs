@@ -1,16 +1,13 @@
 //! `etcd` and `bootstrap`: the database of the control plane.
 
-use std::fs::File;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ichor_wire::common::Data;
 use ichor_wire::ichor::node::{EtcdRebuild, EtcdRebuildRequest};
 use ichor_wire::machine as wire;
 use ichor_wire::machine::{EtcdMemberAlarm, EtcdMembers, EtcdStatus};
 
-use crate::explain;
-use crate::failure::{Context, Failure};
+use crate::failure::Failure;
 use crate::parse::Call;
 use crate::print;
 use crate::session::{Session, block_on};
@@ -18,13 +15,16 @@ use crate::table::{Args, Command, Complete, Flag, Group};
 use crate::tabs::Table;
 use crate::text;
 
+use super::etcd_snapshot::{BACKUP, SNAPSHOT, describe, read_snapshot};
+
 /// The parent.
 pub static ETCD: Command = Command {
     name: "etcd",
     group: Group::Machines,
     about: "Manage etcd",
     subcommands: &[
-        &ALARM, &DEFRAG, &DOWNGRADE, &FORFEIT, &LEAVE, &MEMBERS, &RECOVER, &REMOVE, &SNAPSHOT, &STATUS,
+        &ALARM, &BACKUP, &DEFRAG, &DOWNGRADE, &FORFEIT, &LEAVE, &MEMBERS, &RECOVER, &REMOVE, &SNAPSHOT,
+        &STATUS,
     ],
     ..Command::EMPTY
 };
@@ -96,14 +96,6 @@ static RECOVER: Command = Command {
     examples: &["etcd recover -n 10.5.0.2"],
     flags: &[Flag::switch("force", "even where there is a quorum")],
     run: Some(recover),
-    ..Command::EMPTY
-};
-
-static SNAPSHOT: Command = Command {
-    name: "snapshot",
-    about: "Save the database to a file",
-    args: Args::between("<path>", 1, 1).complete(&[Complete::File]),
-    run: Some(snapshot),
     ..Command::EMPTY
 };
 
@@ -321,53 +313,6 @@ fn status_text(replies: &[(String, EtcdStatus)]) -> String {
     table.take()
 }
 
-/// The file under its temporary name, removed unless it was finished.
-struct Part(PathBuf);
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-fn snapshot(call: &Call) -> Result<(), Failure> {
-    let target = PathBuf::from(call.arg(0));
-    let part = Part(PathBuf::from(format!("{}.part", call.arg(0))));
-    block_on(async {
-        let session = Session::open(call).await?;
-        let client = session.only(call)?;
-        let doing = "error reading";
-        let stream = client.machine().etcd_snapshot(wire::EtcdSnapshotRequest {}).await;
-        let mut stream = stream.map_err(|status| explain::status(doing, &status))?.into_inner();
-        let mut file = create_private(&part.0)?;
-        let mut size = 0_u64;
-        while let Some(message) = stream.message().await.map_err(|status| explain::status(doing, &status))? {
-            let (_, data) = ichor_client::sort(message, &session.label)
-                .map_err(|error| explain::nodes(doing, std::slice::from_ref(&error)))?;
-            size += data.bytes.len() as u64;
-            file.write_all(&data.bytes).context(format!("write {}", part.0.display()))?;
-        }
-        file.sync_all().context(format!("write {}", part.0.display()))?;
-        if size % 512 != 32 {
-            return Err(Failure::new(format!("sha256 checksum not found (size {size})"))
-                .hint("the snapshot arrived incomplete: try again"));
-        }
-        std::fs::rename(&part.0, &target).context(format!("rename {}", part.0.display()))?;
-        print(&format!("etcd snapshot saved to {:?} ({size} bytes)\n", call.arg(0)))
-    })
-}
-
-fn create_private(path: &Path) -> Result<File, Failure> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)
-        .context(format!("create {}", path.display()))
-}
-
 fn downgrade_text(verb: &str, replies: Vec<(String, Option<wire::EtcdClusterDowngrade>)>) -> String {
     let mut table = Table::with_header(["NODE", "MESSAGE"]);
     for (node, downgrade) in replies {
@@ -414,10 +359,10 @@ fn bootstrap(call: &Call) -> Result<(), Failure> {
         let session = Session::open(call).await?;
         session.only(call)?;
         if let Some(content) = content {
-            let size = content.len();
             print(&format!(
-                "recovering from snapshot {:?}: total size {size}\n",
-                recover.unwrap_or_default()
+                "recovering from snapshot {:?}: {}\n",
+                recover.unwrap_or_default(),
+                describe(&content)?
             ))?;
             let chunks: Vec<Data> = content
                 .chunks(64 * 1024)
@@ -431,26 +376,6 @@ fn bootstrap(call: &Call) -> Result<(), Failure> {
         session.gather("error executing bootstrap", reply.map(|reply| reply.into_inner().messages))?;
         Ok(())
     })
-}
-
-/// Reads a snapshot; its last 32 bytes are the checksum of the rest, unless it is a bare copy.
-fn read_snapshot(path: &Path, skip_hash_check: bool) -> Result<Vec<u8>, Failure> {
-    let content = crate::files::read(path)?;
-    if skip_hash_check {
-        return Ok(content);
-    }
-    let bad = |what: &str| {
-        Failure::new(format!("{} is not a snapshot: {what}", path.display()))
-            .hint("a copy of the data directory needs --recover-skip-hash-check")
-    };
-    if content.len() % 512 != 32 {
-        return Err(bad("it has no checksum"));
-    }
-    let (body, sum) = content.split_at(content.len() - 32);
-    if ichor_pki::sha256(body) != sum {
-        return Err(bad("its checksum does not fit"));
-    }
-    Ok(content)
 }
 
 #[cfg(test)]
@@ -475,19 +400,5 @@ mod tests {
         "#]]
         .assert_eq(&members_text(&[("n".to_owned(), reply)]));
         assert_eq!(members_text(&[("n".to_owned(), EtcdMembers::default())]), "");
-    }
-
-    #[test]
-    fn a_snapshot_must_have_its_checksum() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("db");
-        let mut content = vec![7_u8; 1024];
-        content.extend(ichor_pki::sha256(&content));
-        std::fs::write(&path, &content).unwrap();
-        assert_eq!(read_snapshot(&path, false).unwrap().len(), 1056);
-        content[3] ^= 1;
-        std::fs::write(&path, &content).unwrap();
-        assert!(read_snapshot(&path, false).unwrap_err().to_string().contains("does not fit"));
-        assert!(read_snapshot(&path, true).is_ok());
     }
 }

@@ -305,8 +305,8 @@ mod tests {
             --experimental-initial-corrupt-check=true
             --experimental-watch-progress-notify-interval=5s
             --initial-advertise-peer-urls=https://10.5.0.2:2380,https://[fd00::2]:2380
-            --initial-cluster-state=new
             --initial-cluster=cp-1=https://10.5.0.2:2380,cp-1=https://[fd00::2]:2380
+            --initial-cluster-state=new
             --key-file=/system/secrets/etcd/server.key
             --listen-client-urls=https://[::]:2379
             --listen-peer-urls=https://[::]:2380

@@ -23,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::static_pods::CONTROL_PLANE;
+use crate::static_pods::{CONTROL_PLANE, WAIT_MAX};
 
 /// Where a machine's server remembers: in memory, so that it is gone after a reboot.
 pub const MEMORY: &str = "/system/run/static-pods";
@@ -142,11 +142,14 @@ impl Former {
         }
         let etcd_left = self.etcd_was_there && !seen.etcd;
         self.etcd_was_there |= seen.etcd;
-        let waits_for_etcd = !seen.worker
+        let age = seen.now.duration_since(self.since);
+        let missing = self.names.iter().any(|name| is_control_plane(name) && !now_there.contains(name));
+        // None of them: etcd is not healthy yet. Some of them: the others wait for an API server, but not for ever.
+        let waits = !seen.worker
             && !etcd_left
-            && self.names.iter().any(|name| is_control_plane(name) && !now_there.contains(name))
-            && !now_there.iter().any(is_control_plane);
-        seen.now.duration_since(self.since) >= GRACE && !waits_for_etcd
+            && missing
+            && (!now_there.iter().any(is_control_plane) || age < WAIT_MAX + GRACE);
+        age >= GRACE && !waits
     }
 }
 
@@ -193,9 +196,9 @@ impl Controller for StaticPodServerController {
         };
         let text = self.choose(current, &names, seen);
         if let Some(former) = &self.former {
-            let rest = GRACE.saturating_sub(seen.now.duration_since(former.since));
-            if !rest.is_zero() {
-                ctx.requeue_after(rest);
+            let age = seen.now.duration_since(former.since);
+            for end in [GRACE, WAIT_MAX + GRACE].into_iter().filter(|end| age < *end) {
+                ctx.requeue_after(end - age);
             }
         }
         let changed = self.list.send_if_modified(|list| {
@@ -274,4 +277,39 @@ fn answer(request: &[u8], list: Option<&str>) -> String {
     let length = body.len();
     let body = if head { "" } else { body };
     format!("HTTP/1.1 {status}\r\nContent-Type: application/yaml\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pods(names: &[(&str, &str)]) -> BTreeSet<(String, String)> {
+        names.iter().map(|(namespace, name)| ((*namespace).to_owned(), (*name).to_owned())).collect()
+    }
+
+    #[track_caller]
+    fn check(after: u64, (worker, etcd): (bool, bool), there: &[(&str, &str)], over: bool) {
+        let since = Instant::now();
+        let names = pods(&[("kube-system", "kube-apiserver"), ("kube-system", "kube-scheduler"), ("a", "b")]);
+        let mut former = Former { text: "".into(), names, since, etcd_was_there: true };
+        let seen = Seen { worker, etcd, now: since + Duration::from_secs(after) };
+        assert_eq!(former.is_over(&pods(there), seen), over, "after {after} s");
+    }
+
+    const API: (&str, &str) = ("kube-system", "kube-apiserver");
+    const SCHEDULER: (&str, &str) = ("kube-system", "kube-scheduler");
+
+    #[test]
+    fn a_former_list_lasts_until_it_is_clear_what_became_of_it() {
+        check(0, (false, true), &[API, SCHEDULER, ("a", "b")], true);
+        check(9, (false, true), &[API, SCHEDULER], false);
+        check(10, (false, true), &[API, SCHEDULER], true);
+        // The scheduler waits for an API server, for a while.
+        check(60, (false, true), &[API, ("a", "b")], false);
+        check(70, (false, true), &[API, ("a", "b")], true);
+        // An etcd that is ill for hours stops nothing; one that is gone does, and so does another role.
+        check(7200, (false, true), &[("a", "b")], false);
+        check(10, (false, false), &[("a", "b")], true);
+        check(10, (true, true), &[("a", "b")], true);
+    }
 }

@@ -1,14 +1,25 @@
 //! The control plane as `StaticPods`, for as long as there is an etcd to serve it.
+//!
+//! Controller manager and scheduler end when no API server answers them, and kubelet lets what ended twice wait: so
+//! they are started when there is one.
 
-use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Typed, shared, weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Typed, Wake, shared, weak};
 use ichor_resource::TypedSpec;
 use ichor_resource::k8s::{
     APIServerConfig, ConfigStatus, ControllerManagerConfig, SchedulerConfig, SecretStatus, StaticPod,
 };
+use ichor_resource::secrets::KubernetesSecret;
 use ichor_resource::v1alpha1::Service;
 use ichor_resource::value::Object;
 use serde_json::{Map, Value as Json};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
 
+use crate::api::{Connect, Way};
 use crate::args::Denied;
 use crate::pods::{self, Versions};
 use crate::render::STATUS;
@@ -17,9 +28,58 @@ use crate::render::STATUS;
 pub const CONTROL_PLANE: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
 const ETCD: &str = "etcd";
 
+/// An API server is asked this often whether it is ready.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// An answer takes no longer.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// Nobody waits longer for an API server: what keeps it away may need the others.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
+
 /// Writes `StaticPods` of the control plane.
-#[derive(Debug, Default)]
-pub struct ControlPlaneStaticPodController;
+pub struct ControlPlaneStaticPodController {
+    connect: Connect,
+    wake: Option<Wake>,
+    /// An API server has answered, or was waited for long enough.
+    answered: Arc<AtomicBool>,
+    asking: Option<JoinHandle<()>>,
+}
+
+impl ControlPlaneStaticPodController {
+    /// A controller that asks API servers in this way.
+    pub fn new(connect: Connect) -> Self {
+        Self { connect, wake: None, answered: Arc::default(), asking: None }
+    }
+
+    /// Whether the others have somebody to talk to; starts to find out.
+    fn may_follow(&mut self, kubeconfig: Option<&str>) -> bool {
+        if self.answered.load(Ordering::Acquire) {
+            return true;
+        }
+        let Some(kubeconfig) = kubeconfig.filter(|_| self.asking.is_none()) else { return false };
+        // What leads nowhere is nothing to wait for.
+        let Ok(client) = (self.connect)(Way::Kubeconfig(kubeconfig)) else { return true };
+        let (answered, wake) = (self.answered.clone(), self.wake.clone());
+        self.asking = Some(tokio::spawn(async move {
+            let end = Instant::now() + WAIT_MAX;
+            while Instant::now() < end && !matches!(timeout(ANSWER_MAX, client.ready()).await, Ok(Ok(()))) {
+                sleep(ASK_AGAIN).await;
+            }
+            answered.store(true, Ordering::Release);
+            if let Some(wake) = wake {
+                wake.wake();
+            }
+        }));
+        false
+    }
+}
+
+impl Drop for ControlPlaneStaticPodController {
+    fn drop(&mut self) {
+        if let Some(asking) = self.asking.take() {
+            asking.abort();
+        }
+    }
+}
 
 impl Controller for ControlPlaneStaticPodController {
     const NAME: &'static str = "k8s.ControlPlaneStaticPodController";
@@ -31,8 +91,13 @@ impl Controller for ControlPlaneStaticPodController {
             weak::<SchedulerConfig>(),
             weak::<SecretStatus>().id(STATUS),
             weak::<ConfigStatus>().id(STATUS),
+            weak::<KubernetesSecret>().id("k8s-certs"),
             weak::<Service>().id(ETCD),
         ]
+    }
+
+    fn start(&mut self, wake: Wake) {
+        self.wake = Some(wake);
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -54,6 +119,10 @@ impl Controller for ControlPlaneStaticPodController {
         if let Some(config) = ctx.get::<APIServerConfig>(api_server)? {
             let pod = pods::api_server(&config, &versions(&config, &secrets, &files));
             made.push((api_server, static_pod(pod)?));
+        }
+        let kubeconfigs = ctx.get::<KubernetesSecret>("k8s-certs")?;
+        if !self.may_follow(kubeconfigs.as_ref().map(|found| found.localhost_admin_kubeconfig.as_str())) {
+            return Ok(ctx.publish(made)?);
         }
         if let Some(config) = ctx.get::<ControllerManagerConfig>(controller_manager)?
             && config.enabled

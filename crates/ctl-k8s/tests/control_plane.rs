@@ -5,10 +5,12 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use expect_test::expect;
 use ichor_cosi::State;
+use ichor_ctl_k8s::api::{ConnectError, Way};
 use ichor_ctl_k8s::pod_server::StaticPodServerController;
 use ichor_ctl_k8s::render::{Disk, RenderConfigsStaticPodController, RenderSecretsStaticPodController};
 use ichor_ctl_k8s::static_pods::ControlPlaneStaticPodController;
@@ -22,6 +24,7 @@ use ichor_resource::secrets::{
     EtcdRootSecret, EtcdSecret, KubernetesDynamicCert, KubernetesRootSecret, KubernetesSecret,
 };
 use ichor_resource::v1alpha1::Service;
+use ichor_resource::value::binary::base64;
 use ichor_resource::value::{Object, PemCertificate, PemCertificateAndKey, PemKey};
 use ichor_testkit::Harness;
 use serde_json::{Value as Json, json};
@@ -220,7 +223,9 @@ async fn the_control_plane_runs_while_there_is_an_etcd() {
     settings(&state);
     put(&state, "controlplane", "static-pods", SecretStatus { ready: true, version: "1".into() });
     put(&state, "controlplane", "static-pods", ConfigStatus { ready: true, version: "1111".into() });
-    let mut harness = Harness::new(&state, ControlPlaneStaticPodController).unwrap();
+    put(&state, "secrets", "k8s-certs", KubernetesSecret::default());
+    let nowhere = Arc::new(|_: Way<'_>| Err(ConnectError::Access(ichor_kube::AccessError::Field("nowhere"))));
+    let mut harness = Harness::new(&state, ControlPlaneStaticPodController::new(nowhere)).unwrap();
     harness.reconcile().await.unwrap();
     assert!(pods(&state).is_empty(), "no etcd");
     etcd(&state, false);
@@ -247,6 +252,34 @@ async fn the_control_plane_runs_while_there_is_an_etcd() {
     state.destroy::<Service>("runtime", "etcd", "").unwrap();
     harness.reconcile().await.unwrap();
     assert!(pods(&state).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_others_wait_for_an_api_server_but_not_for_ever() {
+    let (state, _clock) = ichor_testkit::state();
+    settings(&state);
+    put(&state, "controlplane", "static-pods", SecretStatus { ready: true, version: "1".into() });
+    put(&state, "controlplane", "static-pods", ConfigStatus { ready: true, version: "1111".into() });
+    put(&state, "secrets", "k8s-certs", KubernetesSecret::default());
+    etcd(&state, true);
+    ichor_pki::install_provider();
+    let ca = Authority::generate(KeyAlgorithm::EcdsaP256, "nobody", now(), Authority::TEN_YEARS).unwrap();
+    let config = format!(
+        "clusters: [{{name: a, cluster: {{server: 'https://127.0.0.1:1', certificate-authority-data: {}}}}}]\n\
+         contexts: [{{name: a, context: {{cluster: a}}}}]\n",
+        base64(ca.crt_pem().as_bytes())
+    );
+    let nobody = Arc::new(move |_: Way<'_>| Ok(ichor_kube::Client::from_kubeconfig(&config)?));
+    let mut harness = Harness::new(&state, ControlPlaneStaticPodController::new(nobody)).unwrap();
+    harness.reconcile().await.unwrap();
+    assert_eq!(pods(&state), ["kube-apiserver"]);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    harness.reconcile().await.unwrap();
+    assert_eq!(pods(&state), ["kube-apiserver"]);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(harness.was_woken().await);
+    harness.reconcile().await.unwrap();
+    assert_eq!(pods(&state).len(), 3);
 }
 
 fn pod(namespace: &str, name: &str) -> StaticPod {

@@ -140,9 +140,10 @@ impl PrivateKey {
         Self::from_signer(signer.map_err(|_| PkiError::Generate)?)
     }
 
-    /// Reads the first PEM block of `pem`, under any of the labels in use.
+    /// Reads the first PEM block of `pem` that is no certificate, under any of the labels in use: kubelets keep their
+    /// key behind their certificate, in one file.
     pub fn from_pem(pem: impl AsRef<[u8]>) -> Result<Self, PkiError> {
-        let block = text::first(pem.as_ref(), "private key")?;
+        let block = text::key(pem.as_ref())?;
         let der = block.contents();
         let signer = match block.tag() {
             text::ED25519_PRIVATE_KEY => ed25519(der),

@@ -30,6 +30,16 @@ pub(crate) fn first(input: &[u8], expected: &'static str) -> Result<Pem, PkiErro
     pem::parse(input).map_err(|_| PkiError::NoPem { expected })
 }
 
+/// The first block of `input` that is no certificate, or a certificate where there is nothing else.
+pub(crate) fn key(input: &[u8]) -> Result<Pem, PkiError> {
+    let block = first(input, "private key")?;
+    if block.tag() != CERTIFICATE {
+        return Ok(block);
+    }
+    let others = pem::parse_many(input).unwrap_or_default();
+    Ok(others.into_iter().find(|other| other.tag() != CERTIFICATE).unwrap_or(block))
+}
+
 /// All certificates of `input`, in order. Other blocks are skipped.
 pub(crate) fn certificates(input: &[u8]) -> Result<Vec<Vec<u8>>, PkiError> {
     if input.len() > INPUT_MAX {

@@ -332,3 +332,13 @@ fn an_issuer_is_known_by_its_key_and_not_by_its_name() {
         assert!(check::issued_by("nonsense", one.crt_pem()).is_err());
     }
 }
+
+#[test]
+fn a_key_is_found_behind_its_certificate() {
+    let authority = Authority::generate(KeyAlgorithm::EcdsaP256, "kubernetes", now(), Authority::TEN_YEARS)
+        .expect("authority");
+    let pair = authority.issue(&Leaf::client("system:node:a", ["system:nodes"]), now()).expect("leaf");
+    let both = format!("{}{}", pair.crt, pair.key);
+    check::pair(&both, &both, now()).expect("pair");
+    assert!(matches!(PrivateKey::from_pem(&pair.crt), Err(PkiError::Label { .. })));
+}

@@ -283,6 +283,10 @@ fn cannot_change_the_host(lab: &Lab) {
         write /proc/sys/kernel/panic: refused
         write /proc/sys/vm/swappiness: refused
         write /proc/sys/kernel/panic_on_oops: refused
+        mount another /proc: done
+        write kernel/panic there: refused
+        write vm/swappiness there: refused
+        write kernel/shmmax there: done
         write /proc/sysrq-trigger: refused
         write /dev/kmsg: refused
         set the clock: refused

@@ -96,6 +96,15 @@ fn attack() -> String {
     ] {
         text.push_str(&format!("write {path}: {}\n", write(path, value)));
     }
+    // What is mounted over /proc does not cover another one; the values are those it has.
+    let flags = ichor_sys::mount::MountFlags::empty();
+    let mounted = ichor_sys::mount::mount("proc", Path::new("/tmp"), "proc", flags, "");
+    text.push_str(&format!("mount another /proc: {}\n", word(mounted.is_ok())));
+    for name in ["kernel/panic", "vm/swappiness", "kernel/shmmax"] {
+        let path = format!("/tmp/sys/{name}");
+        let value = fs::read_to_string(&path).unwrap_or_default();
+        text.push_str(&format!("write {name} there: {}\n", write(&path, value.trim())));
+    }
     // Absent, or /dev/null in its place; "h" only asks for help.
     let reached = fs::write("/proc/sysrq-trigger", "h").is_ok()
         && fs::metadata("/proc/sysrq-trigger").is_ok_and(|found| {

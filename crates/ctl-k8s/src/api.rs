@@ -235,7 +235,7 @@ async fn follow(make: Make, wanted: Wanted, seen: Arc<Mutex<Seen>>, wake: Wake) 
                 }
             }
             Err(error) => {
-                lock(&seen).error = Some(error.to_string());
+                lock(&seen).error = Some(ichor_kube::chain(&error));
                 tokio::time::sleep(pace.next(AGAIN_MAX)).await;
             }
         }

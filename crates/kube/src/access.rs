@@ -72,7 +72,10 @@ impl Access {
         let certificate = user.map(|user| material(user, "client-certificate")).transpose()?.flatten();
         let key = user.map(|user| material(user, "client-key")).transpose()?.flatten();
         let identity = match (certificate, key) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
+            // One file may hold both, as the kubelet's does.
+            (Some(certificate), Some(key)) => {
+                Some((blocks(&certificate, "CERTIFICATE"), blocks(&key, "PRIVATE KEY")))
+            }
             (None, None) => None,
             _ => {
                 return Err(AccessError::Field(
@@ -143,6 +146,24 @@ fn material(node: &Node, key: &str) -> Result<Option<Vec<u8>>, AccessError> {
     text_of(node, key).map(read).transpose()
 }
 
+/// The PEM blocks whose label ends like this.
+fn blocks(pem: &[u8], label: &str) -> Vec<u8> {
+    let (mut out, mut within) = (Vec::new(), false);
+    for line in pem.split_inclusive(|byte| *byte == b'\n') {
+        let text = std::str::from_utf8(line).unwrap_or_default().trim();
+        if text.starts_with("-----BEGIN ") {
+            within = text.trim_end_matches('-').ends_with(label);
+        }
+        if within {
+            out.extend_from_slice(line);
+        }
+        if text.starts_with("-----END ") {
+            within = false;
+        }
+    }
+    out
+}
+
 fn read(path: &str) -> Result<Vec<u8>, AccessError> {
     std::fs::read(path).map_err(|source| AccessError::File { path: path.into(), source })
 }
@@ -183,7 +204,8 @@ mod tests {
     fn the_current_context_is_followed_and_files_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pair.pem");
-        std::fs::write(&file, "PAIR").unwrap();
+        let pem = |label: &str| format!("-----BEGIN {label}-----\nQUJD\n-----END {label}-----\n");
+        std::fs::write(&file, pem("CERTIFICATE") + &pem("EC PRIVATE KEY")).unwrap();
         let path = file.display();
         let text = format!(
             "apiVersion: v1
@@ -206,7 +228,8 @@ current-context: default
         assert_eq!(access.endpoint.port, 7445);
         assert_eq!(access.server_name.as_deref(), Some("kubernetes"));
         assert_eq!(access.authorities, b"CA");
-        assert_eq!(access.identity, Some((b"PAIR".to_vec(), b"PAIR".to_vec())));
+        let identity = (pem("CERTIFICATE").into_bytes(), pem("EC PRIVATE KEY").into_bytes());
+        assert_eq!(access.identity, Some(identity), "one file may hold both");
 
         let gone = text.replace("pair.pem", "gone.pem");
         let error = Access::from_kubeconfig(&gone).unwrap_err().to_string();

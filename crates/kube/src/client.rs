@@ -89,6 +89,8 @@ pub enum Patch {
     Merge,
     /// RFC 6902.
     Json,
+    /// As the server's own types say: lists of named things are merged by name.
+    Strategic,
 }
 
 /// Objects, and the version of the whole.
@@ -227,6 +229,7 @@ impl Client {
         let content_type = match patch {
             Patch::Merge => "application/merge-patch+json",
             Patch::Json => "application/json-patch+json",
+            Patch::Strategic => "application/strategic-merge-patch+json",
         };
         let path = with_query(target.path(), &write.query());
         self.value(with_body(Method::PATCH, path, content_type, change)).await

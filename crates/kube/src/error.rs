@@ -139,7 +139,7 @@ impl Error {
 }
 
 /// An error and its causes on one line.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

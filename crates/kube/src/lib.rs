@@ -21,7 +21,7 @@ pub use access::{Access, AccessError};
 pub use client::{Client, Delete, List, Patch, Select, Write};
 pub use download::{DownloadError, download};
 pub use drain::{Drain, DrainError, Drained, Limits, drain};
-pub use error::{Error, Status};
+pub use error::{Error, Status, chain};
 pub use ichor_rpc::Endpoint;
 pub use kind::{Kind, Target};
 pub use transport::{Chunks, Reply, Request, Transport};

@@ -123,6 +123,22 @@ impl ApiServer {
         ))
     }
 
+    /// A kubeconfig as kubelets write theirs: it names one file that holds both certificate and key, which is written
+    /// to `pair`.
+    ///
+    /// # Errors
+    /// As [`ApiServer::kubeconfig`].
+    pub fn kubelet(&self, node: &str, pair: &Path) -> Result<String> {
+        let leaf = Leaf::client(format!("system:node:{node}"), ["system:nodes"]);
+        let issued = self.authority.issue(&leaf, Timestamp::now())?;
+        fs::write(pair, issued.crt + &issued.key)?;
+        let (text, path) = (self.admin()?, pair.display());
+        let user = text.find("client-certificate-data").zip(text.find("}}]\ncontexts"));
+        let (from, to) = user.context("a kubeconfig of ours")?;
+        let files = format!("client-certificate: {path}, client-key: {path}");
+        Ok(format!("{}{files}{}", &text[..from], &text[to..]))
+    }
+
     /// A kubeconfig that may do everything.
     ///
     /// # Errors

@@ -185,15 +185,12 @@ pub async fn manifests(server: &mut ApiServer, client: &Client) {
 /// A worker with the rights of its kubelet.
 pub async fn node(server: &ApiServer, client: &Client) {
     let root = tempfile::tempdir().unwrap();
-    let kubelet = server.kubeconfig("system:node:cp-1", &["system:nodes"]).unwrap();
-    for (path, text) in [
-        ("etc/kubernetes/kubeconfig-kubelet", kubelet.as_str()),
-        ("var/lib/kubelet/pki/kubelet-client-current.pem", ""),
-    ] {
-        let path = root.path().join(path);
+    let pair = root.path().join("var/lib/kubelet/pki/kubelet-client-current.pem");
+    let kubeconfig = root.path().join("etc/kubernetes/kubeconfig-kubelet");
+    for path in [&pair, &kubeconfig] {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
     }
+    std::fs::write(&kubeconfig, server.kubelet("cp-1", &pair).unwrap()).unwrap();
     let state = Arc::new(state(&server.admin().unwrap()));
     let worker = MachineType { machine_type: ichor_types::MachineType::Worker };
     state.create("config", MachineType::ID, worker, "").unwrap();

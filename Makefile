@@ -42,6 +42,7 @@ build: setup ## Build bin/ichorctl and the node image (with what `make component
 	@install -s -m 0755 $(RELEASE)/ichor build/ichor
 	@$(call say,building the root image)
 	@$(CARGO) xtask image
+	@$(CARGO) xtask image --bare --out build/bare.squashfs
 	@ls -lh bin/ichorctl build/ichor build/rootfs.squashfs | awk '{print "    " $$9 "  " $$5}'
 
 .PHONY: components
@@ -108,7 +109,7 @@ test-parity: ## The original's own client library as the judge (needs `make buil
 	@$(call say,parity with the original client)
 	@$(CARGO) build --locked -p ichor-cosi --example state-server
 	@$(CARGO) build --locked -p ichor-resource -p ichor-config -p ichor-discovery --examples
-	@cd tests/parity && ICHOR_ROOT=$(CURDIR) \
+	@cd tests/parity && ICHOR_ROOT=$(CURDIR) ICHOR_IMAGE=$(CURDIR)/build/bare.squashfs \
 		ICHOR_STATE_SERVER=$(TARGET_DIR)/$(TRIPLE)/debug/examples/state-server \
 		ICHOR_EXAMPLES=$(TARGET_DIR)/$(TRIPLE)/debug/examples \
 		go test -count=1 -timeout 15m ./...

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use processes::Process;
 
 /// Longest wait for one run of `ichorctl`; creating a cluster is the slowest.
-const RUN_MAX: Duration = Duration::from_secs(120);
+const RUN_MAX: Duration = Duration::from_secs(300);
 
 /// The top of the repository.
 pub fn root() -> PathBuf {
@@ -46,26 +46,69 @@ pub struct Fleet {
     name: String,
     home: tempfile::TempDir,
     octet: u8,
+    image: &'static str,
     destroyed: bool,
 }
 
+/// Machines without containers, for what needs none: they are up in a moment.
+const BARE: &str = "build/bare.squashfs";
+/// Machines as users have them.
+const WHOLE: &str = "build/rootfs.squashfs";
+
 impl Fleet {
-    /// Creates `controlplanes` and `workers` on the network `10.<octet>.0.0/24`.
+    /// Creates `controlplanes` and `workers` without containers on the network `10.<octet>.0.0/24`.
     pub fn create(name: &str, octet: u8, controlplanes: u8, workers: u8, more: &[&str]) -> Result<Self> {
         let fleet = Self::named(name, octet)?;
-        let cidr = format!("10.{octet}.0.0/24");
+        fleet.make(controlplanes, workers, more)?;
+        Ok(fleet)
+    }
+
+    /// The same with everything that Kubernetes needs; unless `more` says otherwise, waits until it is healthy.
+    pub fn kubernetes(name: &str, octet: u8, controlplanes: u8, workers: u8, more: &[&str]) -> Result<Self> {
+        let mut fleet = Self::named(name, octet)?;
+        fleet.image = WHOLE;
+        print!("{}", fleet.make(controlplanes, workers, more)?);
+        Ok(fleet)
+    }
+
+    fn make(&self, controlplanes: u8, workers: u8, more: &[&str]) -> Result<String> {
+        let cidr = format!("10.{}.0.0/24", self.octet);
         let (controlplanes, workers) = (controlplanes.to_string(), workers.to_string());
-        let mut args = vec!["cluster", "create", "--name", &fleet.name, "--cidr", &cidr];
+        let mut args = vec!["cluster", "create", "--name", &self.name, "--cidr", &cidr];
         args.extend(["--controlplanes", &controlplanes, "--workers", &workers]);
         args.extend(more);
-        fleet.ok(&args)?;
-        Ok(fleet)
+        self.ok(&args)
+    }
+
+    /// `kubectl` as the cluster's administrator, to its end.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let mut command = self.kubectl_command(args);
+        let output = command.stdin(Stdio::null()).output().context("start bin/kubectl; run `make build`")?;
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        match output.status.success() {
+            true => Ok(stdout),
+            false => bail!("kubectl {}: {stdout}{}", args.join(" "), String::from_utf8_lossy(&output.stderr)),
+        }
+    }
+
+    /// `kubectl` with the fleet's kubeconfig; gives up on an API that does not answer.
+    pub fn kubectl_command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "120"]).arg(root().join("bin/kubectl")).args(["--request-timeout", "20s"]);
+        command.args(args).env("HOME", self.home.path()).env_remove("KUBECONFIG").current_dir(root());
+        command
     }
 
     /// A home directory and a name, no machines yet.
     pub fn named(name: &str, octet: u8) -> Result<Self> {
         let home = tempfile::Builder::new().prefix("ichor-live").tempdir()?;
-        Ok(Self { name: format!("{name}-{}", std::process::id()), home, octet, destroyed: false })
+        Ok(Self {
+            name: format!("{name}-{}", std::process::id()),
+            home,
+            octet,
+            image: BARE,
+            destroyed: false,
+        })
     }
 
     /// The cluster's name.
@@ -153,7 +196,8 @@ impl Fleet {
     /// `ichorctl` with the fleet's home directory.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(root().join("bin/ichorctl"));
-        command.args(args).env("HOME", self.home.path()).env_remove("TALOSCONFIG").current_dir(root());
+        command.args(args).env("HOME", self.home.path()).env_remove("TALOSCONFIG").env_remove("KUBECONFIG");
+        command.env("ICHOR_IMAGE", root().join(self.image)).current_dir(root());
         command
     }
 

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::args::Args;
 use crate::kernel::{Kernel, Links, told};
-use crate::lease::{Lease, Vtep, condition_patch};
+use crate::lease::{Lease, Vtep, condition};
 use crate::net_conf::{Backend, NetConf};
 use crate::plan::{View, wanted};
 use crate::subnet_env::SubnetEnv;
@@ -414,23 +414,22 @@ impl Daemon {
         let kind = Kind { plural: format!("nodes/{}", self.own).into(), ..Kind::NODES };
         let target = Target::new(kind, "", "status");
         let condition = match self.args.set_node_network_unavailable {
-            true => condition_patch(own, &now()),
+            true => condition(own, &now()),
             false => None,
         };
-        if lease.announces(own) && condition.is_none() {
+        let mut change = json!({});
+        if !lease.announces(own) {
+            change["metadata"]["annotations"] = lease.annotations(&self.args.annotation_prefix);
+        }
+        if let Some(condition) = condition {
+            change["status"]["conditions"] = json!([condition]);
+        }
+        if change == json!({}) {
             return Ok(());
         }
         let client = (self.connect)()?;
-        if !lease.announces(own) {
-            let change =
-                json!({ "metadata": { "annotations": lease.annotations(&self.args.annotation_prefix) } });
-            let node = client.patch(&target, Patch::Merge, &change, Write::by(MANAGER)).await;
-            self.know(&node.map_err(|error| error.chain())?);
-        }
-        if let Some(change) = condition {
-            let node = client.patch(&target, Patch::Json, &change, Write::by(MANAGER)).await;
-            self.know(&node.map_err(|error| error.chain())?);
-        }
+        let node = client.patch(&target, Patch::Strategic, &change, Write::by(MANAGER)).await;
+        self.know(&node.map_err(|error| error.chain())?);
         Ok(())
     }
 

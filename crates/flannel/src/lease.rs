@@ -27,8 +27,8 @@ pub struct Lease {
     pub overwrite6: Option<Ipv6Addr>,
     /// Its addresses within the cluster.
     pub internal: Vec<IpAddr>,
-    /// The place of the network's condition among those of the node, and whether it says that all is well.
-    pub condition: Option<(usize, bool)>,
+    /// Its conditions say that the network is there.
+    pub available: bool,
 }
 
 /// An end of the overlay.
@@ -52,7 +52,6 @@ impl Lease {
         let member = note("kube-subnet-manager") == Some("true");
         let addresses = node["status"]["addresses"].as_array().map(Vec::as_slice).unwrap_or_default();
         let conditions = node["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let condition = conditions.iter().position(|condition| condition["type"] == CONDITION);
         Self {
             subnets: subnets.iter().map(IpNet::trunc).collect(),
             backend: note("backend-type").filter(|_| member).unwrap_or_default().to_owned(),
@@ -67,7 +66,9 @@ impl Lease {
                 .filter(|address| address["type"] == "InternalIP")
                 .filter_map(|address| address["address"].as_str()?.parse().ok())
                 .collect(),
-            condition: condition.map(|place| (place, conditions[place]["status"] == "False")),
+            available: conditions
+                .iter()
+                .any(|condition| condition["type"] == CONDITION && condition["status"] == "False"),
         }
     }
 
@@ -118,24 +119,18 @@ impl Lease {
 /// The condition of a node that says whether its network is there.
 pub const CONDITION: &str = "NetworkUnavailable";
 
-/// The patch that says that the network is there; none when it is said already.
-pub fn condition_patch(lease: &Lease, now: &str) -> Option<Value> {
-    let value = json!({
-        "type": CONDITION,
-        "status": "False",
-        "reason": "FlannelIsUp",
-        "message": "Flannel is running on this node",
-        "lastHeartbeatTime": now,
-        "lastTransitionTime": now,
-    });
-    match lease.condition {
-        Some((_, true)) => None,
-        Some((place, false)) => Some(json!([
-            { "op": "test", "path": format!("/status/conditions/{place}/type"), "value": CONDITION },
-            { "op": "replace", "path": format!("/status/conditions/{place}"), "value": value },
-        ])),
-        None => Some(json!([{ "op": "add", "path": "/status/conditions/-", "value": value }])),
-    }
+/// The condition that says that the network is there; none when it is said already.
+pub fn condition(lease: &Lease, now: &str) -> Option<Value> {
+    (!lease.available).then(|| {
+        json!({
+            "type": CONDITION,
+            "status": "False",
+            "reason": "FlannelIsUp",
+            "message": "Flannel is running on this node",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        })
+    })
 }
 
 fn vtep(text: &str) -> Option<Vtep> {
@@ -187,10 +182,8 @@ mod tests {
         assert_eq!((lease.backend.as_str(), lease.vtep), ("", None));
         assert_eq!(lease.subnet(true).unwrap().to_string(), "fd00:2::/64");
         assert_eq!(lease.internal, ["10.5.0.3".parse::<IpAddr>().unwrap()]);
-        let patch = condition_patch(&lease, "2026-01-01T00:00:00Z").unwrap();
-        assert_eq!(patch[0]["path"], "/status/conditions/1/type");
-        assert_eq!(condition_patch(&Lease { condition: Some((1, true)), ..lease }, ""), None);
-        assert_eq!(condition_patch(&Lease::default(), "").unwrap()[0]["op"], "add");
+        assert_eq!(condition(&lease, "now").unwrap()["status"], "False");
+        assert_eq!(condition(&Lease { available: true, ..lease }, "now"), None);
         assert_eq!(Lease::of(&Value::Null, PREFIX), Lease::default());
     }
 }

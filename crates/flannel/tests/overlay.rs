@@ -252,7 +252,7 @@ fn pods_of_two_nodes_reach_each_other_over_the_overlay() {
     let node = server.object(&a.path()).unwrap();
     let notes = &node["metadata"]["annotations"];
     assert_eq!(notes["flannel.alpha.coreos.com/public-ip"], "10.88.0.11");
-    assert_eq!(node["status"]["conditions"][1]["reason"], "FlannelIsUp");
+    assert_eq!(node["status"]["conditions"][0]["reason"], "FlannelIsUp");
 
     // Somebody removes the link: it is made again, and the others hear of its new hardware address.
     a.host.run(|| block_on(async { link::delete(&Netlink::open().unwrap(), "flannel.1").await.unwrap() }));

@@ -181,6 +181,31 @@ fn without_upstreams_a_connection_is_closed_and_health_is_told() {
     assert!(ask(&mut open).is_err(), "the end of the balancer ends its connections");
 }
 
+#[test]
+fn a_server_that_only_listens_is_not_suspected() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = listener.local_addr().unwrap();
+    let accepted = Arc::new(AtomicU32::new(0));
+    let counter = accepted.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            counter.fetch_add(1, Ordering::SeqCst);
+            std::thread::spawn(move || std::io::copy(&mut stream.unwrap(), &mut std::io::sink()));
+        }
+    });
+    let own = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = own.local_addr().unwrap();
+    let balancer = Balancer::start(own, || {}).unwrap();
+    balancer.set_upstreams(vec![upstream.to_string()]);
+    let mut stream = connect(address);
+    for _ in 0..4 {
+        stream.write_all(b"no answer is due").unwrap();
+        std::thread::sleep(Duration::from_millis(450));
+    }
+    // The client and a probe; two probes when the list came before the first.
+    assert!(accepted.load(Ordering::SeqCst) <= 3, "{accepted:?}");
+}
+
 /// A machine that loses its power says nothing: no reset, no refusal.
 #[test]
 fn a_machine_that_falls_silent_costs_a_client_less_than_two_seconds() {

@@ -4,37 +4,26 @@
 //! the other end does not take yet is kept aside. An idle connection holds no memory for data.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep};
 
 const BUFFER: usize = 64 * 1024;
+/// A timer that is not needed now; it is cheaper to move than to make.
+const FAR: Duration = Duration::from_secs(86_400);
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);
 }
 
-/// A question that waits for its answer: when it was sent, and who wants to know of a change.
-#[derive(Default)]
-struct Waiting {
-    since: Cell<Option<Instant>>,
-    changed: Notify,
-}
-
-impl Waiting {
-    fn set(&self, since: Option<Instant>) {
-        if self.since.get().is_some() != since.is_some() {
-            self.since.set(since);
-            self.changed.notify_one();
-        }
-    }
-}
-
-/// Carries bytes until both sides are done, one fails, or the upstream is given up. `silent` is told when the upstream
-/// was sent something and said nothing for `patience`.
+/// Carries bytes until both sides are done, one fails, or the upstream is given up. `silent` is told when bytes for the
+/// upstream were not even acknowledged within `patience`.
 pub(super) async fn relay(
     client: &TcpStream,
     upstream: &TcpStream,
@@ -42,34 +31,43 @@ pub(super) async fn relay(
     patience: Duration,
     silent: impl Fn(),
 ) {
-    let waiting = Waiting::default();
-    let there = pump(client, upstream, || waiting.set(Some(Instant::now())));
-    let back = pump(upstream, client, || waiting.set(None));
-    let both = async { tokio::try_join!(there, back) };
-    tokio::select! {
+    // When the first bytes were sent that nothing came back for.
+    let since: Cell<Option<Instant>> = Cell::new(None);
+    let there = pump(client, upstream, || since.set(since.get().or_else(|| Some(Instant::now()))));
+    let back = pump(upstream, client, || since.set(None));
+    let mut both = pin!(async { tokio::try_join!(there, back) });
+    let mut given_up = pin!(given_up);
+    let mut timer = pin!(sleep(FAR));
+    let mut armed: Option<Instant> = None;
+    poll_fn(|context| {
         // A side that went away is no news to the other.
-        _ = both => {}
-        () = given_up => {}
-        () = watch(&waiting, patience, silent) => {}
-    }
+        if both.as_mut().poll(context).is_ready() || given_up.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        loop {
+            if armed != since.get() {
+                armed = since.get();
+                Sleep::reset(timer.as_mut(), armed.unwrap_or_else(|| Instant::now() + FAR) + patience);
+            }
+            if armed.is_none() || timer.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            // Not every message has an answer; but whoever is there has acknowledged it.
+            if waiting(upstream) {
+                silent();
+            }
+            since.set(None);
+        }
+    })
+    .await;
 }
 
-/// Never ends. Costs a timer only while an answer is due.
-async fn watch(waiting: &Waiting, patience: Duration, silent: impl Fn()) {
-    loop {
-        let Some(since) = waiting.since.get() else {
-            waiting.changed.notified().await;
-            continue;
-        };
-        tokio::select! {
-            () = waiting.changed.notified() => {}
-            () = sleep_until(since + patience) => {
-                silent();
-                // Told once; the next question starts anew.
-                waiting.since.set(None);
-            }
-        }
-    }
+/// Whether bytes wait to be sent or acknowledged.
+fn waiting(stream: &TcpStream) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open for as long as the stream is borrowed, and the kernel writes one integer.
+    let result = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    result != 0 || bytes > 0
 }
 
 /// One direction. The end of the input is passed on as the end of the output; the other direction goes on.

@@ -140,7 +140,10 @@ fn mounts_below_a_shared_one_show_on_both_sides() {
         root.extend([format!("W{}", pods.display()), "/var/lib/pods".to_owned()]);
         root.extend([format!("w{}", dir.join("private").display()), "/private".to_owned()]);
         let client = local::start().unwrap();
-        let script = "mkdir /var/lib/pods/inner; mount -t tmpfs none /var/lib/pods/inner; \
+        // Looks for the mount of a path as kubelets do: the last of the list counts. It must be found to be shared.
+        let script = "while read -r _ _ _ _ at _ how _; do case /var/lib/pods/ in ${at%/}/*) last=$how;; esac; \
+                      done < /proc/self/mountinfo; case $last in shared:*) ;; *) echo not shared;; esac; \
+                      mkdir /var/lib/pods/inner; mount -t tmpfs none /var/lib/pods/inner; \
                       mount -t tmpfs none /private/sub; touch /var/lib/pods/inner/made; ls /var/lib/pods/earlier; \
                       while test ! -e /var/lib/pods/later/sign; do sleep 0.02; done; echo seen";
         let child = started(&client, &shell(root, script));

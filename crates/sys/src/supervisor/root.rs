@@ -41,19 +41,14 @@ struct Held<'a> {
 }
 
 /// Moves into the root that `parts` describe (see `SpawnRequest::root`).
-pub(super) fn enter<'a>(mut parts: impl Iterator<Item = &'a CStr>) -> io::Result<()> {
+pub(super) fn enter<'a>(mut parts: impl Iterator<Item = &'a CStr> + Clone) -> io::Result<()> {
     let base = parts.next().ok_or(Errno::INVAL)?;
     let options = parts.next().ok_or(Errno::INVAL)?;
     let mut held = [const { None }; SHOWN_MAX];
     let mut slots = held.iter_mut();
-    while let Some(source) = parts.next() {
-        let target = parts.next().ok_or(Errno::INVAL)?;
-        let slot = slots.next().ok_or(Errno::NOSPC)?;
-        *slot = match hold(source, target) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
-            done => Some(done?),
-        };
-    }
+    // What lies below the stage is taken before it is covered, all else after: kernels list mounts by age, and
+    // programs take the youngest that fits a path for the one it is on.
+    hold_all(parts.clone(), true, &mut slots)?;
     mount_change(STAGE, MountPropagationFlags::PRIVATE)?;
     // Layers are named from their common directory: the kernel takes one page of options.
     rustix::process::chdir(base)?;
@@ -65,9 +60,37 @@ pub(super) fn enter<'a>(mut parts: impl Iterator<Item = &'a CStr>) -> io::Result
         }
         None => mount(c"overlay", STAGE, c"overlay", MountFlags::empty(), options)?,
     }
+    hold_all(parts, false, &mut slots)?;
     change_root()?;
     for shown in held.iter().flatten() {
         show(shown)?;
+    }
+    // With nobody but itself: a kubelet in a root that is not shared would mount its directory once more.
+    Ok(mount_change(c"/", MountPropagationFlags::SHARED)?)
+}
+
+/// Takes hold of what lies below the stage, or of all else.
+fn hold_all<'a, 'b>(
+    mut parts: impl Iterator<Item = &'a CStr>,
+    below_stage: bool,
+    slots: &mut impl Iterator<Item = &'b mut Option<Held<'a>>>,
+) -> io::Result<()>
+where
+    'a: 'b,
+{
+    while let Some(source) = parts.next() {
+        let target = parts.next().ok_or(Errno::INVAL)?;
+        let path = source.to_bytes().get(1..).unwrap_or_default();
+        let inside =
+            path.strip_prefix(STAGE.to_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
+        if inside != below_stage {
+            continue;
+        }
+        let slot = slots.next().ok_or(Errno::NOSPC)?;
+        *slot = match hold(source, target) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
+            done => Some(done?),
+        };
     }
     Ok(())
 }

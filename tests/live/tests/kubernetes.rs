@@ -14,6 +14,13 @@ const UP_MAX: Duration = Duration::from_secs(180);
 /// Longest wait for pods to run.
 const PODS_MAX: Duration = Duration::from_secs(90);
 
+/// Memory of init, machined, apid and trustd on a control plane with Kubernetes.
+const DAEMONS_KIB_MAX: u64 = 40 * 1024;
+/// How long the API may not answer when a control plane is lost.
+const GAP_MAX: Duration = Duration::from_secs(2);
+/// Between two questions.
+const GAP_STEP: Duration = Duration::from_millis(200);
+
 /// A server (CoreDNS answers `/health` on a port of its own), a service for it, and room for a client.
 const WEB: &str = include_str!("kubernetes/web.yaml");
 
@@ -26,13 +33,15 @@ fn a_cluster_runs_pods_and_survives_its_components() {
     println!("3 control planes and 1 worker healthy after {:.1} s", up.as_secs_f64());
     assert!(up < UP_MAX, "{up:?}");
 
-    let story: [(&str, fn(&Fleet) -> Result<()>); 6] = [
+    let story: [(&str, fn(&Fleet) -> Result<()>); 8] = [
         ("nodes are ready and carry the original's marks", nodes),
         ("etcd has three voting members", members),
         ("pods reach a service by name across nodes", services),
         ("kubectl logs, exec and port-forward work", streams),
         ("health finds nothing wrong, from both sides", health),
-        ("components come back when they are killed", kills),
+        ("our daemons need little beside it", budgets),
+        ("machines restart in turn and no write is lost", reboots),
+        ("a control plane is lost and the API answers on", loss),
     ];
     for (what, part) in story {
         let start = Instant::now();
@@ -130,8 +139,7 @@ fn ask(fleet: &Fleet, server: &str) -> Result<String> {
             "exec",
             "client",
             "--",
-            "/usr/local/bin/kube",
-            "kubectl",
+            "/usr/local/bin/kubectl",
             "--request-timeout=3s",
             &server,
             "get",
@@ -180,29 +188,109 @@ fn health(fleet: &Fleet) -> Result<()> {
     Ok(())
 }
 
-/// One process of each kind on the second control plane is killed; all are there again and nothing else was lost.
-fn kills(fleet: &Fleet) -> Result<()> {
-    let ready = |what: &str| {
-        wait(what, PODS_MAX, || {
-            std::thread::sleep(Duration::from_millis(500));
-            nodes(fleet).and_then(|()| members(fleet)).ok()
-        })
-    };
-    for name in ["kubelet", "containerd", "etcd", "kube-apiserver", "kube-scheduler", "machined"] {
-        let all = fleet.daemons(name);
-        let Some(victim) = all.last() else { bail!("no process {name}") };
-        let kept: Vec<i32> = fleet.daemons("kubelet").iter().map(|kubelet| kubelet.pid).collect();
-        ensure!(processes::kill(victim.pid), "kill {name}");
-        wait(name, PODS_MAX, || {
-            let now = fleet.daemons(name);
-            (now.len() == all.len() && now.iter().all(|process| process.pid != victim.pid)).then_some(())
-        })?;
-        ready(name)?;
-        if name == "machined" {
-            let now: Vec<i32> = fleet.daemons("kubelet").iter().map(|kubelet| kubelet.pid).collect();
-            ensure!(kept == now, "a kubelet was restarted with machined: {kept:?}, {now:?}");
+/// What our own daemons take beside a whole control plane.
+fn budgets(fleet: &Fleet) -> Result<()> {
+    let first = |name: &str| fleet.daemons(name).into_iter().next().with_context(|| format!("no {name}"));
+    let mut total = 0;
+    for name in ["init", "machined", "apid", "trustd"] {
+        let kib = processes::pss(first(name)?.pid).context("no memory figure")?;
+        println!("    {name}: {kib} KiB");
+        total += kib;
+    }
+    ensure!(total <= DAEMONS_KIB_MAX, "{total} KiB, {DAEMONS_KIB_MAX} at most");
+    Ok(())
+}
+
+/// Every machine restarts, one after the other, while a client writes all the time and tries a write twice at most.
+fn reboots(fleet: &Fleet) -> Result<()> {
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until(fleet, &done));
+        let rebooted = (0..4).try_for_each(|number| {
+            let start = Instant::now();
+            fleet.ok(&["-n", &fleet.address(number), "reboot", "--wait", "--timeout", "2m"])?;
+            wait("nodes and members are back", PODS_MAX, || {
+                std::thread::sleep(Duration::from_millis(300));
+                nodes(fleet).and_then(|()| members(fleet)).ok()
+            })?;
+            println!(
+                "    {} rebooted and ready in {:.1} s",
+                fleet.address(number),
+                start.elapsed().as_secs_f64()
+            );
+            Ok(())
+        });
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        let written = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))?;
+        rebooted.and(written)
+    })
+}
+
+fn write_until(fleet: &Fleet, done: &std::sync::atomic::AtomicBool) -> Result<()> {
+    let (mut writes, mut again) = (0_u32, 0_u32);
+    while !done.load(std::sync::atomic::Ordering::SeqCst) {
+        writes += 1;
+        let write = |server: u32, name: String| {
+            let server = format!("https://{}:6443", fleet.loopback((server % 3) as u8));
+            fleet.kubectl(&["--server", &server, "create", "configmap", &name, "--from-literal=a=b"])
+        };
+        if let Err(first) = write(writes, format!("write-{writes}")) {
+            again += 1;
+            std::thread::sleep(Duration::from_secs(1));
+            write(writes + 1, format!("write-{writes}-again"))
+                .with_context(|| format!("write {writes} failed twice, first: {first}"))?;
         }
     }
-    fleet.kubectl(&["get", "deployment", "web"])?;
+    println!("    {writes} writes, {again} of them at the second try, none lost");
+    ensure!(writes > 10, "only {writes} writes");
+    Ok(())
+}
+
+/// PID 1 of the machine whose name ends so: the one that shares its process namespace with that node's kubelet.
+fn first_process(fleet: &Fleet, name: &str) -> Result<i32> {
+    let namespace = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let ours = |pid: i32| {
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let end = format!("{name}\0");
+        String::from_utf8_lossy(&arguments)
+            .split_inclusive('\0')
+            .any(|argument| argument.starts_with("--hostname-override=") && argument.ends_with(&end))
+    };
+    let kubelet = fleet.daemons("kubelet").into_iter().find(|kubelet| ours(kubelet.pid));
+    let space = kubelet
+        .and_then(|kubelet| namespace(kubelet.pid))
+        .with_context(|| format!("no kubelet of {name}"))?;
+    let machine = fleet.daemons("init").into_iter().find(|init| namespace(init.pid).as_ref() == Some(&space));
+    Ok(machine.with_context(|| format!("no machine {name}"))?.pid)
+}
+
+/// A control plane dies at once; what a program on the worker sees of it through the balancer of its own node.
+fn loss(fleet: &Fleet) -> Result<()> {
+    let inside = format!("--net=/proc/{}/ns/net", first_process(fleet, "worker-1")?);
+    let victim = first_process(fleet, "controlplane-2")?;
+    let ask = || {
+        let mut command = std::process::Command::new("nsenter");
+        command.arg(&inside).arg("timeout").arg("1").arg(ichor_live::root().join("bin/kubectl"));
+        command.args(["--server", "https://127.0.0.1:7445", "get", "--raw", "/readyz"]);
+        command
+            .env("HOME", fleet.home())
+            .env_remove("KUBECONFIG")
+            .output()
+            .is_ok_and(|out| out.status.success())
+    };
+    ensure!(ask(), "KubePrism does not answer on the worker");
+    ensure!(processes::kill(victim), "kill the second control plane");
+    let (lost, mut last_bad) = (Instant::now(), None);
+    while lost.elapsed() < Duration::from_secs(20) {
+        let begin = lost.elapsed();
+        if !ask() {
+            last_bad = Some(lost.elapsed());
+        }
+        // A client with a retry after a second at most.
+        std::thread::sleep(Duration::from_secs(1).saturating_sub(lost.elapsed() - begin).min(GAP_STEP));
+    }
+    let gap = last_bad.unwrap_or_default();
+    println!("    no answer until {:.1} s after the loss of a control plane", gap.as_secs_f64());
+    ensure!(gap <= GAP_MAX, "{gap:?}, {GAP_MAX:?} at most");
     Ok(())
 }

@@ -256,7 +256,8 @@ impl ManifestApplyController {
         let before = known.clone();
         let digest = digest(wishes);
         // A node that comes to a cluster changes nothing there; one whose wishes changed does.
-        let update = known.applied(node).is_some_and(|last| last != digest);
+        let tried = format!("?{digest}");
+        let update = known.applied(node).is_some_and(|last| last != digest && last != tried);
         let applied = apply(&Pass { client, update }, wishes).await?;
         known.entries.extend(applied.entries.clone());
         if complete && update {
@@ -274,8 +275,14 @@ impl ManifestApplyController {
                 }
             }
         }
-        if complete && applied.failures.is_empty() {
-            known.set_applied(node, &digest);
+        if complete {
+            // What failed halfway is not what was before, should the wishes go back to that.
+            let outcome = match (applied.failures.is_empty(), update) {
+                (true, _) => digest,
+                (false, true) => format!("!{digest}"),
+                (false, false) => tried,
+            };
+            known.set_applied(node, &outcome);
         }
         if known != before {
             let object = known.write();
@@ -418,6 +425,7 @@ impl Controller for ManifestApplyController {
         if wishes.is_empty() || self.done.as_ref() == Some(&digest) {
             return Ok(());
         }
+        self.done = None;
         let client = self.client(&secrets.localhost_admin_kubeconfig)?;
         match self.pass(&client, &wishes, &nodename.nodename, complete).await {
             Ok(applied) => {

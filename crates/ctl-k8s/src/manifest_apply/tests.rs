@@ -225,3 +225,18 @@ async fn nothing_leaves_while_manifests_are_still_coming() {
     assert!(server.object(&format!("{MAP}/one")).is_none());
     assert!(server.object(&format!("{MAP}/y")).is_some());
 }
+
+#[tokio::test]
+async fn a_pass_that_failed_halfway_is_undone_when_the_wishes_go_back() {
+    let server = Server::new();
+    server.refuse(&format!("{MAP}/bad"));
+    let mut node = Node::new(&server, "a");
+    node.run().await;
+    node.set("99-x", vec![map("good", json!({})), map("bad", json!({}))]);
+    assert!(node.run().await.1.is_some());
+    assert!(node.run().await.1.is_some());
+    assert!(server.object(&format!("{MAP}/good")).is_some());
+    node.state.destroy::<Manifest>("controlplane", "99-x", "").unwrap();
+    assert_eq!(node.run().await, (None, None));
+    assert!(server.object(&format!("{MAP}/good")).is_none());
+}

@@ -35,6 +35,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Nobody waits longer for an API server: what keeps it away may need the others.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// An etcd that was killed is back long before this, and its control plane can bridge that.
+const ETCD_BACK: Duration = Duration::from_secs(30);
+
 /// Writes `StaticPods` of the control plane.
 pub struct ControlPlaneStaticPodController {
     connect: Connect,
@@ -42,12 +45,22 @@ pub struct ControlPlaneStaticPodController {
     /// An API server has answered, or was waited for long enough.
     answered: Arc<AtomicBool>,
     asking: Option<JoinHandle<()>>,
+    /// Whether there are pods to stop, and since when there is no etcd for them.
+    made: bool,
+    gone: Option<Instant>,
 }
 
 impl ControlPlaneStaticPodController {
     /// A controller that asks API servers in this way.
     pub fn new(connect: Connect) -> Self {
-        Self { connect, wake: None, answered: Arc::default(), asking: None }
+        Self { connect, wake: None, answered: Arc::default(), asking: None, made: false, gone: None }
+    }
+
+    /// How long an etcd that was killed is still waited for; nothing once that is over, or when no pod needs it.
+    fn waits(&mut self) -> Option<Duration> {
+        let since = *self.gone.get_or_insert_with(Instant::now);
+        let left = ETCD_BACK.saturating_sub(since.elapsed());
+        (self.made && !left.is_zero()).then_some(left)
     }
 
     /// Whether the others have somebody to talk to; starts to find out.
@@ -105,15 +118,24 @@ impl Controller for ControlPlaneStaticPodController {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
+        let etcd = ctx.get::<Service>(ETCD)?;
+        if etcd.is_some() {
+            self.gone = None;
+        } else if let Some(wait) = self.waits() {
+            ctx.requeue_after(wait);
+            return Ok(());
+        }
         let (Some(etcd), Some(secrets), Some(files)) =
-            (ctx.get::<Service>(ETCD)?, ctx.get::<SecretStatus>(STATUS)?, ctx.get::<ConfigStatus>(STATUS)?)
+            (etcd, ctx.get::<SecretStatus>(STATUS)?, ctx.get::<ConfigStatus>(STATUS)?)
         else {
+            self.made = false;
             return Ok(ctx.publish::<StaticPod>([] as [(&str, StaticPod); 0])?);
         };
         // An etcd that is ill is no reason to stop what may survive it.
         if !etcd.healthy {
             return Ok(());
         }
+        self.made = true;
         let mut made: Vec<(&str, StaticPod)> = Vec::new();
         let [api_server, controller_manager, scheduler] = CONTROL_PLANE;
         if let Some(config) = ctx.get::<APIServerConfig>(api_server)? {

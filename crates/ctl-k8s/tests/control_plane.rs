@@ -217,7 +217,7 @@ fn etcd(state: &State, healthy: bool) {
     put(state, "runtime", "etcd", Service { running: true, healthy, unknown: false });
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_control_plane_runs_while_there_is_an_etcd() {
     let (state, _clock) = ichor_testkit::state();
     settings(&state);
@@ -250,6 +250,9 @@ async fn the_control_plane_runs_while_there_is_an_etcd() {
     assert_eq!(pod.pod.0["metadata"]["annotations"]["talos.dev/secrets-version"], "2");
 
     state.destroy::<Service>("runtime", "etcd", "").unwrap();
+    harness.reconcile().await.unwrap();
+    assert_eq!(pods(&state).len(), 2, "an etcd that was killed comes back");
+    tokio::time::advance(harness.requeue().unwrap()).await;
     harness.reconcile().await.unwrap();
     assert!(pods(&state).is_empty());
 }

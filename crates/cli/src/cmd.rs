@@ -21,6 +21,7 @@ pub mod gen_secureboot;
 pub mod get;
 pub mod health;
 pub mod image;
+pub mod image_cache;
 pub mod image_cert;
 pub mod inject;
 pub mod inspect;

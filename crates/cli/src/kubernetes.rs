@@ -2,3 +2,4 @@
 
 pub mod path;
 pub mod progress;
+pub mod settled;

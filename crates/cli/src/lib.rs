@@ -21,6 +21,7 @@ pub mod output;
 pub mod packets;
 pub mod parse;
 pub mod profile;
+pub mod pull;
 pub mod session;
 pub mod support;
 pub mod table;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use ichor_kube::{Client, Kind, Select};
 use ichor_rpc::Endpoint;
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tonic::body::Body;
@@ -18,7 +17,7 @@ use crate::access::{Access, Kubernetes, Objects};
 
 /// The most a kubeconfig may take.
 const KUBECONFIG_MAX: u64 = 1024 * 1024;
-/// An address that is there takes a connection at once.
+/// A server that is there answers at once.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// The namespace of the system.
 pub const SYSTEM: &str = "kube-system";
@@ -67,12 +66,22 @@ where
             return Ok(client.clone());
         }
         let text = self.kubeconfig().await?;
-        let mut access = ichor_kube::Access::from_kubeconfig(&text).map_err(|error| error.to_string())?;
-        access.endpoint = match &self.forced {
-            Some(endpoint) => endpoint.clone(),
-            None => self.reachable(access.endpoint.clone()).await,
-        };
-        let client = Client::new(&access).map_err(|error| error.to_string())?;
+        let mut access = ichor_kube::Access::from_kubeconfig(&text).map_err(|error| text_of(&error))?;
+        if let Some(endpoint) = &self.forced {
+            access.endpoint.clone_from(endpoint);
+        }
+        let mut client = Client::new(&access).map_err(|error| text_of(&error))?;
+        if self.forced.is_none() && !self.others.is_empty() && !answers(&client).await {
+            // Where the kubeconfig leads there may be nothing, or something else entirely.
+            for endpoint in &self.others {
+                access.endpoint.clone_from(endpoint);
+                let other = Client::new(&access).map_err(|error| text_of(&error))?;
+                if answers(&other).await {
+                    client = other;
+                    break;
+                }
+            }
+        }
         *kept = Some(client.clone());
         Ok(client)
     }
@@ -100,20 +109,12 @@ where
         }
         Err(last)
     }
+}
 
-    /// The first place that takes a connection; the first of all when none does, so that errors are about it.
-    async fn reachable(&self, first: Endpoint) -> Endpoint {
-        if self.others.is_empty() {
-            return first;
-        }
-        for endpoint in std::iter::once(&first).chain(&self.others) {
-            let attempt = TcpStream::connect((endpoint.host.as_str(), endpoint.port));
-            if let Ok(Ok(_)) = timeout(CONNECT_MAX, attempt).await {
-                return endpoint.clone();
-            }
-        }
-        first
-    }
+/// Whether a server that these certificates are for is there.
+async fn answers(client: &Client) -> bool {
+    let answer = timeout(CONNECT_MAX, client.read("/version")).await;
+    matches!(answer, Ok(Ok(_)))
 }
 
 /// The kubeconfig in what a machine hands out: a packed archive of one file.

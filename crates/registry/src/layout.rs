@@ -1,6 +1,8 @@
 //! An OCI layout on disk: which images there are, and their blobs. A blob is checked against its digest before the
 //! first byte of it is given away; what was checked is remembered until the file changes.
 
+mod flat;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io;
@@ -47,6 +49,10 @@ pub struct Manifest {
 #[derive(Debug)]
 pub struct Layout {
     blobs: PathBuf,
+    /// What stands before the digest in the name of a blob's file.
+    prefix: &'static str,
+    /// Manifests whose files lie elsewhere, by the hexadecimal of their digest.
+    files: HashMap<String, PathBuf>,
     /// Full reference with tag (`registry/name:tag`) → manifest.
     images: BTreeMap<String, Manifest>,
     /// Media types of manifests by digest, those inside an index included.
@@ -103,6 +109,8 @@ impl Layout {
         let index = document(&path)?;
         let mut layout = Self {
             blobs: dir.join("blobs/sha256"),
+            prefix: "",
+            files: HashMap::new(),
             images: BTreeMap::new(),
             manifests: HashMap::new(),
             checked: Mutex::default(),
@@ -175,7 +183,7 @@ impl Layout {
         if hex.len() != 64 || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(BlobError::Missing(digest.to_owned()));
         }
-        let mut file = fs::File::open(self.blobs.join(hex)).map_err(fail)?;
+        let mut file = fs::File::open(self.file(hex)).map_err(fail)?;
         let metadata = file.metadata().map_err(fail)?;
         let identity = Identity {
             inode: metadata.ino(),
@@ -196,6 +204,13 @@ impl Layout {
             self.checked.lock().unwrap_or_else(|e| e.into_inner()).insert(digest.to_owned(), identity);
         }
         Ok(Blob { file, size: identity.size })
+    }
+}
+
+impl Layout {
+    fn file(&self, hex: &str) -> PathBuf {
+        let elsewhere = self.files.get(hex).cloned();
+        elsewhere.unwrap_or_else(|| self.blobs.join(format!("{}{hex}", self.prefix)))
     }
 }
 

@@ -3,7 +3,7 @@
 use ichor_wire::common::ContainerdNamespace;
 use ichor_wire::machine::{ImageListRequest, ImageListResponse, ImagePullRequest};
 
-use crate::failure::Failure;
+use crate::failure::{Context as _, Failure};
 use crate::identity;
 use crate::parse::Call;
 use crate::print;
@@ -21,7 +21,16 @@ pub static IMAGE: Command = Command {
     shared_flags: &[Flag::text("namespace", "where to look: cri for Kubernetes, system for services")
         .default("cri")
         .complete(Complete::Words(&["cri", "system"]))],
-    subcommands: &[&CACHE_CERT_GEN, &CACHE_CREATE, &CACHE_SERVE, &K8S_BUNDLE, &LIST, &PULL, &TALOS_BUNDLE],
+    subcommands: &[
+        &CACHE_CERT_GEN,
+        &CACHE_CREATE,
+        &CACHE_SERVE,
+        &K8S_BUNDLE,
+        &LIST,
+        &PULL,
+        &TALOS_BUNDLE,
+        &INTEGRATION,
+    ],
     ..Command::EMPTY
 };
 
@@ -69,7 +78,7 @@ static CACHE_CREATE: Command = Command {
         Flag::text("layout", "oci or flat").default("oci").complete(Complete::Words(&["oci", "flat"])),
         Flag::list("platform", "platforms of the images").default("linux/amd64"),
     ],
-    run: Some(no_registry),
+    run: Some(super::image_cache::create),
     ..Command::EMPTY
 };
 
@@ -83,7 +92,7 @@ static CACHE_SERVE: Command = Command {
         Flag::text("tls-cert-file", "certificate to serve with").complete(Complete::File),
         Flag::text("tls-key-file", "key of the certificate").complete(Complete::File),
     ],
-    run: Some(no_registry),
+    run: Some(super::image_cache::serve),
     ..Command::EMPTY
 };
 
@@ -100,6 +109,49 @@ static CACHE_CERT_GEN: Command = Command {
     run: Some(super::image_cert::run),
     ..Command::EMPTY
 };
+
+static INTEGRATION: Command = Command {
+    name: "integration",
+    about: "Print the images that tests need",
+    long: "Prints the images of a cluster and of the tests, together with those on standard input, each once.",
+    hidden: true,
+    flags: &[
+        Flag::text("installer-tag", "tag of the installer"),
+        Flag::text("registry-and-user", "where installer and node image are"),
+        Flag::text("talos-tag", "tag of the node image"),
+    ],
+    run: Some(integration),
+    ..Command::EMPTY
+};
+
+/// Images of the tests that belong to no cluster.
+const TEST_IMAGES: [&str; 4] = [
+    "docker.io/library/alpine:latest",
+    "ghcr.io/siderolabs/talosctl:latest",
+    "registry.k8s.io/conformance:v1.35.0",
+    "registry.k8s.io/kube-apiserver:v1.27.0",
+];
+
+fn integration(call: &Call) -> Result<(), Failure> {
+    let missing: Vec<&str> = ["installer-tag", "registry-and-user", "talos-tag"]
+        .into_iter()
+        .filter(|name| !call.given(name))
+        .collect();
+    if !missing.is_empty() {
+        return Err(Failure::new(format!("required flag(s) \"{}\" not set", missing.join("\", \""))));
+    }
+    let place = call.text("registry-and-user");
+    let mut images: std::collections::BTreeSet<String> =
+        K8S_IMAGES.into_iter().chain(TEST_IMAGES).map(str::to_owned).collect();
+    images.insert(format!("{place}/installer:{}", call.text("installer-tag")));
+    images.insert(format!("{place}/talos:{}", call.text("talos-tag")));
+    let given = std::io::read_to_string(std::io::stdin()).context("error reading from stdin")?;
+    let wanted = |line: &&str| {
+        !line.is_empty() && !line.contains("authenticated-") && !line.starts_with("invalid.registry.k8s.io")
+    };
+    images.extend(given.lines().filter(wanted).map(str::to_owned));
+    print(&images.iter().map(|image| format!("{image}\n")).collect::<String>())
+}
 
 fn namespace(call: &Call) -> Result<i32, Failure> {
     match call.text("namespace") {
@@ -189,16 +241,6 @@ fn check_tag(tag: &str) -> Result<(), Failure> {
         )));
     }
     Ok(())
-}
-
-fn no_registry(call: &Call) -> Result<(), Failure> {
-    let wanted = |name: &str| call.command().flags.iter().any(|flag| flag.name == name);
-    let missing: Vec<&str> =
-        ["image-cache-path", "images"].into_iter().filter(|name| wanted(name) && !call.given(name)).collect();
-    if !missing.is_empty() {
-        return Err(Failure::new(format!("required flag(s) \"{}\" not set", missing.join("\", \""))));
-    }
-    Err(Failure::new(format!("{} does not speak to registries yet", call.path_text())).whole())
 }
 
 #[cfg(test)]

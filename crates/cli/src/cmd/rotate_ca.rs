@@ -22,6 +22,7 @@ use tonic::Code;
 use super::upgrade_k8s::{CONFIG_TEXT_FLAGS, comments};
 use crate::failure::{Context as _, Failure, chain};
 use crate::fleet;
+use crate::kubernetes::settled;
 use crate::node_config::{self, ServiceWatch};
 use crate::parse::Call;
 use crate::session::{Session, block_on};
@@ -389,9 +390,15 @@ async fn kubernetes(
             let client = client.to_node(address);
             let edit = |config: &mut Config| pairs.apply(config, Authority::Kubernetes, change, machine.kind);
             let patched = async {
+                let control_plane = machine.kind == Kind::ControlPlane;
+                let before = if control_plane { settled::wanted(&fleet, address).await? } else { Vec::new() };
                 let watch = ServiceWatch::begin(&client, "kubelet").await?;
                 if node_config::change(&client, comments(call), edit).await? {
                     watch.restarted(KUBELET_DOWN_MAX, KUBELET_UP_MAX).await?;
+                    // The next machine waits for this one's pods, so that there is always an API that answers.
+                    if control_plane {
+                        settled::settle(&fleet, address, &before).await?;
+                    }
                 }
                 Ok::<_, Failure>(())
             };

@@ -3,23 +3,29 @@
 use std::fs::File;
 use std::io::{BufRead as _, BufWriter, stdin};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
 use ichor_client::Client;
+use ichor_health::{Kubernetes as _, Objects, Topology};
 use jiff::Timestamp;
+use tokio::time::timeout;
 
 use crate::failure::{Context, Failure};
+use crate::output::json;
 use crate::parse::Call;
-use crate::print;
 use crate::session::{Session, block_on};
 use crate::support::{Collector, collectors};
 use crate::table::{Command, Complete, Flag, Group};
 use crate::tabs::Table;
-use crate::term::Progress;
+use crate::term::{self, Progress};
 use crate::zip::Archive;
+use crate::{fleet, print, profile};
 
 /// The most that is collected at the same time.
 const WORKERS_MAX: usize = 32;
+/// How long Kubernetes may take for one list.
+const KUBERNETES_MAX: Duration = Duration::from_secs(15);
 
 /// The command.
 pub static SUPPORT: Command = Command {
@@ -27,8 +33,8 @@ pub static SUPPORT: Command = Command {
     group: Group::Machines,
     about: "Collect what helps to find a fault",
     long: "Writes a zip archive with the kernel log, the logs and states of services, all resources, the graph of\n\
-           controllers, mounts, devices, disk counters, processes and versions of every machine. Specs of\n\
-           sensitive resources are left out.",
+           controllers, mounts, devices, disk counters, processes and versions of every machine, and the nodes and\n\
+           system pods of Kubernetes. Specs of sensitive resources are left out.",
     examples: &["support -n 10.5.0.2,10.5.0.3 -O bundle.zip"],
     flags: &[
         Flag::int("num-workers", "1", "collect this many things of a machine at once").short('w'),
@@ -79,12 +85,43 @@ fn run(call: &Call) -> Result<(), Failure> {
                 }
             }
         }
+        progress.step("collecting from Kubernetes");
+        match kubernetes(call, &session).await {
+            Ok(files) => {
+                for (name, content) in files {
+                    archive
+                        .add(name, content.as_bytes(), Timestamp::now())
+                        .context(format!("write {}", path.display()))?;
+                }
+            }
+            Err(failure) => term::warn(&format!("nothing of Kubernetes is in the bundle: {failure}")),
+        }
         progress.done();
         drop(archive.finish().context(format!("write {}", path.display()))?);
         tell(&errors);
         eprintln!("Support bundle is written to {}", path.display());
         Ok(())
     })
+}
+
+/// What Kubernetes says of its nodes and of the pods of the system.
+async fn kubernetes(call: &Call, session: &Session) -> Result<Vec<(&'static str, String)>, Failure> {
+    let hosts = profile::load(call)?.hosts();
+    // Whichever of them is a control plane hands out a kubeconfig.
+    let topology = Topology::named(&session.nodes, &[]);
+    let fleet = fleet::over(fleet::access(session), topology, &hosts, "")?;
+    let mut files = Vec::new();
+    for (name, what) in [
+        ("kubernetesResources/nodes.yaml", Objects::Nodes),
+        ("kubernetesResources/systemPods.yaml", Objects::SystemPods),
+    ] {
+        let list = timeout(KUBERNETES_MAX, fleet.kubernetes.list(what, "")).await;
+        let list = list.map_err(|_| Failure::new(format!("{name}: no answer in time")))?;
+        let items = list.map_err(|error| Failure::new(format!("{name}: {error}")))?;
+        let list = serde_json::json!({"apiVersion": "v1", "items": items, "kind": "List"});
+        files.push((name, ichor_yaml::emit(&json::to_yaml(&list))));
+    }
+    Ok(files)
 }
 
 async fn collect(

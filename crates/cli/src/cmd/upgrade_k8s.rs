@@ -236,7 +236,8 @@ impl Upgrade<'_> {
                 Failure::new(format!("compatibility check failed on node {node:?}: {text}"))
             })?;
             say(&format!(
-                "> {node:?}: Talos version {system} is compatible with Kubernetes version {}",
+                "> {node:?}: Talos version {} is compatible with Kubernetes version {}",
+                system.trim_start_matches('v'),
                 self.path.to
             ))?;
         }

@@ -36,6 +36,20 @@ pub fn from_yaml_text(text: &str) -> Result<Value, ichor_yaml::Error> {
     Ok(documents.first().map_or(Value::Null, |document| from_yaml(&document.root)))
 }
 
+/// The YAML of a value.
+pub fn to_yaml(value: &Value) -> Node {
+    match value {
+        Value::Null => Node::plain("null"),
+        Value::Bool(known) => Node::plain(known.to_string()),
+        Value::Number(number) => Node::plain(number.to_string()),
+        Value::String(text) => Node::string(text),
+        Value::Array(items) => Node::seq(items.iter().map(to_yaml).collect()),
+        Value::Object(map) => {
+            Node::map(map.iter().map(|(key, value)| (Node::string(key), to_yaml(value))).collect())
+        }
+    }
+}
+
 /// The value with the keys of every object in order.
 pub fn sorted(value: Value) -> Value {
     match value {

@@ -18,10 +18,12 @@ use crate::tabs::Table;
 use crate::term::Progress;
 
 /// Between two attempts to bootstrap.
-const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause between two attempts at a check.
 const PAUSE_MAX: Duration = Duration::from_millis(300);
-/// A machine that is not up yet swallows the first call.
+/// The first call: a machine without a network yet swallows it, and has one before an answer could come.
+const CALL_FIRST: Duration = Duration::from_millis(300);
+/// Later calls, each half as long again as the one before.
 const CALL_MAX: Duration = Duration::from_secs(5);
 /// What runs containers; an image without it has no Kubernetes.
 const RUNTIME_PROGRAM: &str = "/usr/bin/containerd";
@@ -156,8 +158,9 @@ impl<'a> BringUp<'a> {
     where
         F: Future<Output = Result<T, tonic::Status>>,
     {
+        let mut patience = CALL_FIRST;
         loop {
-            let last = match timeout(CALL_MAX, call()).await {
+            let last = match timeout(patience, call()).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(status)) if status.code() == Code::Unimplemented => {
                     return Err(Failure::new(status_text(&status)));
@@ -168,6 +171,8 @@ impl<'a> BringUp<'a> {
             if Instant::now() > self.deadline {
                 return Err(Failure::new(format!("waited for {what}: {last}")));
             }
+            patience = CALL_MAX.min(patience * 3 / 2);
+            self.client.reset().await;
             sleep(PAUSE).await;
         }
     }

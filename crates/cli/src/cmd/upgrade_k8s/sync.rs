@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use ichor_health::objects;
 use ichor_kube::{Client, Error, Target, Write};
-use ichor_yaml::Node;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{Upgrade, say};
 use crate::failure::Failure;
+use crate::output::json;
 
 /// How long one object may be tried.
 const OBJECT_MAX: Duration = Duration::from_secs(3 * 60);
@@ -180,25 +180,12 @@ fn comparable(object: &Value) -> Value {
             map.remove("secrets");
         }
     }
-    crate::output::json::sorted(object)
+    json::sorted(object)
 }
 
 fn difference(old: Option<&Value>, new: &Value) -> String {
-    let text = |value: &Value| ichor_yaml::emit(&node_of(&crate::output::json::sorted(value.clone())));
+    let text = |value: &Value| ichor_yaml::emit(&json::to_yaml(&json::sorted(value.clone())));
     ichor_config::diff::diff_text(&old.map(text).unwrap_or_default(), &text(new))
-}
-
-fn node_of(value: &Value) -> Node {
-    match value {
-        Value::Null => Node::plain("null"),
-        Value::Bool(known) => Node::plain(known.to_string()),
-        Value::Number(number) => Node::plain(number.to_string()),
-        Value::String(text) => Node::string(text),
-        Value::Array(items) => Node::seq(items.iter().map(node_of).collect()),
-        Value::Object(map) => {
-            Node::map(map.iter().map(|(key, value)| (Node::string(key), node_of(value))).collect())
-        }
-    }
 }
 
 /// The objects of a manifest resource: a list of them, each by itself or as the key of its item.

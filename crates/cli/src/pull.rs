@@ -1,0 +1,314 @@
+//! A small client of image registries: manifests and blobs, over HTTP/1.1, with tokens where they are asked for.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, HOST, LOCATION, USER_AGENT, WWW_AUTHENTICATE};
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::failure::{Context as _, Failure};
+
+/// Time to connect, and to begin an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Time between two pieces of an answer.
+const PIECE_MAX: Duration = Duration::from_secs(60);
+/// The largest manifest or token.
+const DOCUMENT_MAX: usize = 4 << 20;
+/// Places an answer may send us on to.
+const REDIRECTS_MAX: usize = 5;
+/// The manifests that are understood.
+const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
+                        application/vnd.docker.distribution.manifest.list.v2+json, \
+                        application/vnd.docker.distribution.manifest.v2+json";
+/// Bundles of the system's authorities, the first that exists counts.
+const SYSTEM_ROOTS: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+/// An image, as people name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reference {
+    /// Host of the registry.
+    pub registry: String,
+    /// The repository in it.
+    pub repository: String,
+    /// The tag, where one is named.
+    pub tag: Option<String>,
+    /// The digest, where one is named.
+    pub digest: Option<String>,
+}
+
+impl Reference {
+    /// Reads `[registry/]repository[:tag][@digest]`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (rest, digest) = match text.split_once('@') {
+            Some((rest, digest)) => (rest, Some(digest.to_owned())),
+            None => (text, None),
+        };
+        let (name, tag) = match rest.rsplit_once(':') {
+            Some((name, tag)) if !tag.contains('/') => (name, Some(tag.to_owned())),
+            _ => (rest, None),
+        };
+        let (registry, repository) = match name.split_once('/') {
+            Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => (host, path.to_owned()),
+            Some(_) => ("docker.io", name.to_owned()),
+            None => ("docker.io", format!("library/{name}")),
+        };
+        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-/".contains(c);
+        let parts = repository.split('/').all(|part| !part.is_empty());
+        let tag_good = tag.as_ref().is_none_or(|tag| {
+            !tag.is_empty() && tag.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+        });
+        let digest_good = digest.as_ref().is_none_or(|digest| {
+            digest
+                .strip_prefix("sha256:")
+                .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        });
+        if !parts || !repository.chars().all(good) || !tag_good || !digest_good {
+            return None;
+        }
+        let tag = match (&tag, &digest) {
+            (None, None) => Some("latest".to_owned()),
+            _ => tag,
+        };
+        Some(Self { registry: registry.to_owned(), repository, tag, digest })
+    }
+
+    /// What the manifest is asked by.
+    pub fn wanted(&self) -> &str {
+        self.digest.as_deref().or(self.tag.as_deref()).unwrap_or("latest")
+    }
+}
+
+/// A client; it remembers the tokens it was given.
+pub struct Registry {
+    insecure: bool,
+    tls: Option<TlsConnector>,
+    tokens: HashMap<String, String>,
+}
+
+impl Registry {
+    /// A client; `insecure` lets registries answer without TLS.
+    pub fn new(insecure: bool) -> Self {
+        Self { insecure, tls: None, tokens: HashMap::new() }
+    }
+
+    /// A manifest, as it is, and its digest.
+    pub async fn manifest(&mut self, image: &Reference, wanted: &str) -> Result<(Vec<u8>, String), Failure> {
+        let mut body = Vec::new();
+        let path = format!("/v2/{}/manifests/{wanted}", image.repository);
+        self.read(image, &path, DOCUMENT_MAX as u64, &mut body).await?;
+        let digest = digest_of(&body);
+        if wanted.starts_with("sha256:") && wanted != digest {
+            return Err(Failure::new(format!(
+                "the manifest {wanted} of {} is another one",
+                image.repository
+            )));
+        }
+        Ok((body, digest))
+    }
+
+    /// A blob of at most `size` bytes, written to `out`; its digest is for the caller to check.
+    pub async fn blob(
+        &mut self,
+        image: &Reference,
+        digest: &str,
+        size: u64,
+        out: &mut impl Write,
+    ) -> Result<(), Failure> {
+        let path = format!("/v2/{}/blobs/{digest}", image.repository);
+        self.read(image, &path, size, out).await
+    }
+
+    async fn read(
+        &mut self,
+        image: &Reference,
+        path: &str,
+        limit: u64,
+        out: &mut impl Write,
+    ) -> Result<(), Failure> {
+        let host = match image.registry.as_str() {
+            "docker.io" => "registry-1.docker.io",
+            host => host,
+        };
+        let scheme = if self.insecure { "http" } else { "https" };
+        let url = format!("{scheme}://{host}{path}");
+        let scope = format!("{host}/{}", image.repository);
+        let mut response = self.get(&url, self.tokens.get(&scope).cloned()).await?;
+        if response.status() == StatusCode::UNAUTHORIZED {
+            let token = self.token(&response).await?;
+            self.tokens.insert(scope.clone(), token.clone());
+            response = self.get(&url, Some(token)).await?;
+        }
+        let mut from = url.clone();
+        for _ in 0..REDIRECTS_MAX {
+            if !response.status().is_redirection() {
+                break;
+            }
+            let place = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+            let place = place.ok_or_else(|| Failure::new(format!("{from}: sent on to nowhere")))?;
+            from =
+                if place.starts_with('/') { format!("{scheme}://{host}{place}") } else { place.to_owned() };
+            // Elsewhere our token is nobody's business.
+            response = self.get(&from, None).await?;
+        }
+        if !response.status().is_success() {
+            return Err(Failure::new(format!("{url}: {}", response.status())));
+        }
+        let mut body = response.into_body();
+        let mut left = limit;
+        while let Some(frame) = timeout(PIECE_MAX, body.frame()).await.context(&url)? {
+            let frame = frame.context(&url)?;
+            let Ok(data) = frame.into_data() else { continue };
+            left = left
+                .checked_sub(data.len() as u64)
+                .ok_or_else(|| Failure::new(format!("{url}: longer than {limit} bytes")))?;
+            out.write_all(&data).map_err(|error| Failure::new(format!("write what {url} sends: {error}")))?;
+        }
+        Ok(())
+    }
+
+    /// Gets a token where the answer says.
+    async fn token(&mut self, response: &Response<Incoming>) -> Result<String, Failure> {
+        let header = response.headers().get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());
+        let url = token_url(header.unwrap_or_default())
+            .ok_or_else(|| Failure::new("the registry wants credentials of a kind that is not known here"))?;
+        let answer = self.get(&url, None).await?;
+        if !answer.status().is_success() {
+            return Err(Failure::new(format!("{url}: {}", answer.status())));
+        }
+        let body = http_body_util::Limited::new(answer.into_body(), DOCUMENT_MAX).collect().await;
+        let body = body.map_err(|error| Failure::new(format!("{url}: {error}")))?.to_bytes();
+        let value: serde_json::Value = serde_json::from_slice(&body).context(&url)?;
+        let token = ["token", "access_token"].into_iter().find_map(|key| value[key].as_str());
+        token.map(str::to_owned).ok_or_else(|| Failure::new(format!("{url}: no token in the answer")))
+    }
+
+    async fn get(&mut self, url: &str, token: Option<String>) -> Result<Response<Incoming>, Failure> {
+        let answer = timeout(ANSWER_MAX, self.ask(url, token)).await;
+        answer.map_err(|_| Failure::new(format!("{url}: no answer within {}s", ANSWER_MAX.as_secs())))?
+    }
+
+    async fn ask(&mut self, url: &str, token: Option<String>) -> Result<Response<Incoming>, Failure> {
+        let uri: Uri = url.parse().context(url)?;
+        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let secure = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        let stream =
+            TcpStream::connect((host.as_str(), port)).await.context(format!("connect to {host}:{port}"))?;
+        let mut request = Request::builder()
+            .method(Method::GET)
+            .uri(uri.path_and_query().map_or("/", |path| path.as_str()))
+            .header(HOST, uri.authority().map_or("", |authority| authority.as_str()))
+            .header(USER_AGENT, "ichorctl")
+            .header(ACCEPT, ACCEPTED);
+        if let Some(token) = token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request.body(Empty::<Bytes>::new()).context(url)?;
+        if !secure {
+            return send(TokioIo::new(stream), request).await.context(url);
+        }
+        let name = rustls::pki_types::ServerName::try_from(host.clone()).context(&host)?;
+        let stream = self.tls()?.connect(name, stream).await.context(format!("TLS with {host}"))?;
+        send(TokioIo::new(stream), request).await.context(url)
+    }
+
+    fn tls(&mut self) -> Result<TlsConnector, Failure> {
+        if let Some(tls) = &self.tls {
+            return Ok(tls.clone());
+        }
+        use rustls::pki_types::pem::PemObject as _;
+        ichor_pki::install_provider();
+        let bundle = SYSTEM_ROOTS.iter().find_map(|path| std::fs::read(path).ok());
+        let bundle = bundle.ok_or_else(|| Failure::new("the system has no bundle of authorities"))?;
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add_parsable_certificates(
+            rustls::pki_types::CertificateDer::pem_slice_iter(&bundle).filter_map(Result::ok),
+        );
+        let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let tls = TlsConnector::from(Arc::new(config));
+        self.tls = Some(tls.clone());
+        Ok(tls)
+    }
+}
+
+async fn send<I>(io: I, request: Request<Empty<Bytes>>) -> Result<Response<Incoming>, hyper::Error>
+where
+    I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
+    tokio::spawn(connection);
+    sender.send_request(request).await
+}
+
+/// Where a token is to be had, as a refusal says: `Bearer realm="…",service="…",scope="…"`.
+fn token_url(header: &str) -> Option<String> {
+    let rest = header.strip_prefix("Bearer ")?;
+    let value = |key: &str| {
+        let (_, rest) = rest.split_once(&format!("{key}=\""))?;
+        rest.split_once('"').map(|(value, _)| value.to_owned())
+    };
+    let realm = value("realm")?;
+    let mut url = realm;
+    for (key, mark) in [("service", '?'), ("scope", '&')] {
+        if let Some(text) = value(key) {
+            let mark = if url.contains('?') { '&' } else { mark };
+            url.push_str(&format!("{mark}{key}={}", text.replace(' ', "%20")));
+        }
+    }
+    Some(url)
+}
+
+/// The digest of bytes.
+pub fn digest_of(bytes: &[u8]) -> String {
+    let hex: String = ichor_pki::sha256(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_read_as_people_write_them() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        let pinned = format!("ghcr.io/siderolabs/kubelet:v1@{digest}");
+        for (text, expected) in [
+            ("registry.k8s.io/pause:3.10", Some(("registry.k8s.io", "pause", Some("3.10")))),
+            ("alpine", Some(("docker.io", "library/alpine", Some("latest")))),
+            ("team/app", Some(("docker.io", "team/app", Some("latest")))),
+            ("localhost:5000/a/b:x", Some(("localhost:5000", "a/b", Some("x")))),
+            (pinned.as_str(), Some(("ghcr.io", "siderolabs/kubelet", Some("v1")))),
+            ("ghcr.io/a@sha256:short", None),
+            ("ghcr.io//a:b", None),
+            ("UPPER/case", None),
+            ("", None),
+        ] {
+            let read = Reference::parse(text);
+            let parts = read
+                .as_ref()
+                .map(|image| (image.registry.as_str(), image.repository.as_str(), image.tag.as_deref()));
+            assert_eq!(parts, expected, "{text}");
+        }
+        assert_eq!(Reference::parse(&pinned).unwrap().wanted(), digest);
+    }
+
+    #[test]
+    fn a_refusal_says_where_tokens_are() {
+        assert_eq!(
+            token_url(r#"Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull""#)
+                .as_deref(),
+            Some("https://auth.docker.io/token?service=registry.docker.io&scope=repository:a/b:pull")
+        );
+        assert_eq!(token_url("Basic realm=\"x\""), None);
+    }
+}

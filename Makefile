@@ -102,7 +102,7 @@ fuzz: setup ## Everything that reads bytes from outside, for longer (FUZZ_SEED=,
 .PHONY: test-live
 test-live: ## Tests on live sandbox machines (needs `make build`)
 	@$(call say,live machines)
-	@ICHOR_ROOT=$(CURDIR) $(CARGO) test --locked -p ichor-live --test api --test cluster --test config --test faults --test network --test why --test dashboard --test etcd_client --test etcd --test kubernetes --test kubernetes_kill --test budgets --test security --test gateway --test kube_api --test control_plane -- --test-threads=1
+	@ICHOR_ROOT=$(CURDIR) $(CARGO) test --locked -p ichor-live --test api --test cluster --test config --test faults --test network --test why --test dashboard --test etcd_client --test etcd --test kubernetes --test kubernetes_kill --test budgets --test security --test gateway --test containers --test kube_api --test control_plane -- --test-threads=1
 
 .PHONY: test-parity
 test-parity: ## The original's own client library as the judge (needs `make build`)

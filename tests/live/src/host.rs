@@ -64,7 +64,7 @@ fn cgroups(top: &Path, below: &Path, lines: &mut BTreeSet<String>) {
 /// Tunables whose value is ours to keep; counters and random numbers change by themselves.
 fn tunables(dir: &Path, lines: &mut BTreeSet<String>) {
     const MOVING: &[&str] =
-        &["random", "ns_last_pid", "nr_", "-nr", "-state", "pty", "dentry", "inode", "sched_domain"];
+        &["random", "ns_last_pid", "nr_", "-nr", "-state", "pty", "dentry", "inode", "sched_domain", "quota"];
     for name in names(&dir.to_string_lossy()) {
         let path = dir.join(&name);
         if MOVING.iter().any(|word| name.contains(word)) {

@@ -1,0 +1,124 @@
+//! Containers on a machine: where its images come from, and what a container cannot do to the host.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ichor_live::host::Snapshot;
+use ichor_live::{Fleet, wait};
+
+/// The time for an image of the largest layer, on a machine that does something else too.
+const PULL_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for a pod to end.
+const POD_MAX: Duration = Duration::from_secs(90);
+
+/// A pod that may do everything, on any node.
+const POD: &str = r#"{
+  "apiVersion": "v1", "kind": "Pod",
+  "metadata": { "name": "meddler", "namespace": "kube-system" },
+  "spec": {
+    "restartPolicy": "Never", "hostPID": true, "hostNetwork": true, "hostIPC": true,
+    "tolerations": [{ "operator": "Exists" }],
+    "containers": [{
+      "name": "meddler", "image": "registry.k8s.io/pause:3.10", "command": ["/meddler"],
+      "securityContext": { "privileged": true },
+      "volumeMounts": [{ "name": "program", "mountPath": "/meddler" }]
+    }],
+    "volumes": [{ "name": "program", "hostPath": { "path": "/var/meddler" } }]
+  }
+}"#;
+
+#[test]
+fn images_come_from_the_mirror_and_containers_stay_in_their_machine() {
+    let before = Snapshot::take();
+    let fleet = Fleet::kubernetes("boxes", 92, 1, 0, &[]).unwrap();
+    configured(&fleet).context("the runtime is configured").unwrap();
+    pulls(&fleet).context("images are pulled").unwrap();
+    meddling(&fleet).context("a privileged pod").unwrap();
+    fleet.destroy().unwrap();
+    let difference = before.difference(&Snapshot::take());
+    assert!(difference.is_empty(), "{difference:#?}");
+}
+
+fn on(fleet: &Fleet, args: &[&str]) -> Result<String> {
+    let address = fleet.address(0);
+    let all: Vec<&str> = ["-n", &address].into_iter().chain(args.iter().copied()).collect();
+    fleet.ok(&all)
+}
+
+/// The mirrors of the configuration and the parts reach containerd as files.
+fn configured(fleet: &Fleet) -> Result<()> {
+    let hosts = on(fleet, &["read", "/etc/cri/conf.d/hosts/registry.k8s.io/hosts.toml"])?;
+    ensure!(hosts.contains("[host.'http://10.92.0.1:5000']"), "{hosts}");
+    let merged = on(fleet, &["read", "/etc/cri/conf.d/cri.toml"])?;
+    for line in [
+        "## /etc/cri/conf.d/00-base.part (sha256:",
+        "config_path = '/etc/cri/conf.d/hosts'",
+        "base_runtime_spec = '/etc/cri/conf.d/base-spec.json'",
+        "discard_unpacked_layers = true",
+    ] {
+        ensure!(merged.contains(line), "no {line} in {merged}");
+    }
+    let registries = on(fleet, &["get", "registryconfigs", "-o", "yaml"])?;
+    ensure!(registries.contains("http://10.92.0.1:5000"), "{registries}");
+    let services = on(fleet, &["services"])?;
+    ensure!(
+        services.lines().any(|line| line.contains(" cri ") && line.contains("Running   OK")),
+        "{services}"
+    );
+    Ok(())
+}
+
+fn pulls(fleet: &Fleet) -> Result<()> {
+    let start = Instant::now();
+    on(fleet, &["image", "pull", "--namespace", "system", "registry.k8s.io/kube-proxy:v1.35.0"])?;
+    let taken = start.elapsed();
+    println!("kube-proxy pulled and unpacked in {:.2} s", taken.as_secs_f64());
+    ensure!(taken < PULL_MAX, "{taken:?}");
+    let address = fleet.address(0);
+    let missing = ["-n", &address, "image", "pull", "--namespace", "cri", "registry.k8s.io/nothing:v0"];
+    let error = fleet.fails(&missing)?;
+    ensure!(error.contains("registry.k8s.io/nothing:v0"), "{error}");
+    Ok(())
+}
+
+/// A privileged pod with the namespaces of its machine tries to change the host, and does not.
+fn meddling(fleet: &Fleet) -> Result<()> {
+    let machine = format!("{}-controlplane-1", fleet.name());
+    let clusters = fleet.home().join(".talos/clusters");
+    let program = clusters.join(fleet.name()).join("machines").join(machine).join("var/meddler");
+    std::fs::copy(env!("CARGO_BIN_EXE_meddler"), &program).with_context(|| program.display().to_string())?;
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))?;
+    let file = fleet.home().join("meddler.json");
+    std::fs::write(&file, POD)?;
+    fleet.kubectl(&["apply", "-f", &file.to_string_lossy()])?;
+    let pod = ["-n", "kube-system", "get", "pod", "meddler", "-o", "jsonpath={.status.phase}"];
+    wait("the pod to end", POD_MAX, || match fleet.kubectl(&pod).ok()?.as_str() {
+        "Succeeded" | "Failed" => Some(()),
+        _ => None,
+    })?;
+    let said = fleet.kubectl(&["-n", "kube-system", "logs", "meddler"])?;
+    expect(
+        &said,
+        "mount another /proc: done\n\
+         write /proc/sys/kernel/panic: refused\n\
+         write /proc/sys/kernel/panic_on_oops: refused\n\
+         write /proc/sys/vm/overcommit_memory: refused\n\
+         write /proc/sys/vm/swappiness: refused\n\
+         write /proc/sys/fs/file-max: refused\n\
+         write /proc/sys/net/ipv4/ip_forward: done\n\
+         write /proc-too/sys/kernel/panic: refused\n\
+         write /proc-too/sys/kernel/panic_on_oops: refused\n\
+         write /proc-too/sys/vm/overcommit_memory: refused\n\
+         write /proc-too/sys/vm/swappiness: refused\n\
+         write /proc-too/sys/fs/file-max: refused\n\
+         write /proc-too/sys/net/ipv4/ip_forward: done\n\
+         open /proc/sysrq-trigger: refused\n\
+         write below /sys: refused\n",
+    )
+}
+
+fn expect(said: &str, wanted: &str) -> Result<()> {
+    ensure!(said == wanted, "the pod said\n{said}\nand not\n{wanted}");
+    Ok(())
+}

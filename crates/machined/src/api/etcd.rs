@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -63,22 +64,22 @@ fn failed(what: &'static str) -> impl FnOnce(Status) -> Status {
 
 /// Starts a new cluster on this machine, of a snapshot that was uploaded if so asked.
 pub async fn bootstrap(
-    node: &Node,
+    node: &Arc<Node>,
     request: machine::BootstrapRequest,
 ) -> Result<Response<machine::BootstrapResponse>, Status> {
     info!("bootstrap request received");
     if role(node) == Role::Worker {
         return Err(Status::failed_precondition("bootstrap can only be performed on a control plane node"));
     }
+    let data = Data::below(&node.paths.ephemeral);
+    if !data.is_empty() || node.etcd.get() == Intent::Bootstrap {
+        return Err(Status::already_exists("etcd data directory is not empty"));
+    }
     let early = |_: ServiceError| Status::failed_precondition("bootstrap is not available yet");
     node.services.wait_up(&["cri"], RUNTIME_MAX).await.map_err(early)?;
     let synced = node.state.wait_for::<TimeStatus>("runtime", "node", |status| status.synced);
     if !matches!(tokio::time::timeout(TIME_MAX, synced).await, Ok(Ok(_))) {
         return Err(Status::failed_precondition("time is not in sync yet"));
-    }
-    let data = Data::below(&node.paths.ephemeral);
-    if !data.is_empty() || node.etcd.get() == Intent::Bootstrap {
-        return Err(Status::already_exists("etcd data directory is not empty"));
     }
     if request.recover_etcd && !data.upload.exists() {
         return Err(Status::failed_precondition("upload a snapshot first"));
@@ -93,12 +94,23 @@ pub async fn bootstrap(
     Ok(Response::new(machine::BootstrapResponse { messages: vec![message] }))
 }
 
-async fn restart(node: &Node) -> Result<(), Status> {
-    match node.services.restart(ETCD).await {
-        // It starts with the rest of the machine, and finds what is wanted.
-        Ok(()) | Err(ServiceError::NotDefined { .. }) => Ok(()),
-        Err(error) => Err(Status::unknown(error.to_string())),
-    }
+/// Carries on when the caller goes away: half of a change is worse than none.
+async fn whole<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Status>> + Send + 'static,
+) -> Result<T, Status> {
+    tokio::spawn(work).await.map_err(|error| Status::internal(error.to_string()))?
+}
+
+async fn restart(node: &Arc<Node>) -> Result<(), Status> {
+    let node = Arc::clone(node);
+    whole(async move {
+        match node.services.restart(ETCD).await {
+            // It starts with the rest of the machine, and finds what is wanted.
+            Ok(()) | Err(ServiceError::NotDefined { .. }) => Ok(()),
+            Err(error) => Err(Status::unknown(error.to_string())),
+        }
+    })
+    .await
 }
 
 /// A second cluster beside a first one would split the control plane. Members without a leader may only be given up for a
@@ -169,9 +181,10 @@ pub async fn remove_member(
 }
 
 /// Takes this machine's member out of the cluster.
-pub async fn leave_cluster(node: &Node) -> Result<Response<machine::EtcdLeaveClusterResponse>, Status> {
+pub async fn leave_cluster(node: &Arc<Node>) -> Result<Response<machine::EtcdLeaveClusterResponse>, Status> {
     control_plane(node, "etcd leave")?;
-    leave::leave(node, Last::Keep).await.map_err(|error| match error.code() {
+    let own = Arc::clone(node);
+    whole(async move { leave::leave(&own, Last::Keep).await }).await.map_err(|error| match error.code() {
         Code::FailedPrecondition => error,
         _ => failed("failed to leave cluster")(error),
     })?;
@@ -242,7 +255,7 @@ impl Drop for Part {
 
 /// Makes a cluster of the local member alone, with its data, where the others are gone for good.
 pub async fn rebuild(
-    node: &Node,
+    node: &Arc<Node>,
     request: EtcdRebuildRequest,
 ) -> Result<Response<EtcdRebuildResponse>, Status> {
     control_plane(node, "etcd recover")?;
@@ -262,8 +275,8 @@ pub async fn rebuild(
     }
     node.etcd.set(Intent::Alone);
     restart(node).await?;
-    node.services.wait_up(&[ETCD], REBUILD_MAX).await.map_err(|error| Status::unknown(error.to_string()))?;
-    let client = local()?;
+    let client = tokio::time::timeout(REBUILD_MAX, answering()).await;
+    let client = client.map_err(|_| Status::deadline_exceeded("the rebuilt etcd does not answer"))?;
     let after = client.members(true).await?;
     let gone = before.iter().filter(|member| after.iter().all(|left| left.id != member.id));
     let message = EtcdRebuild {
@@ -272,6 +285,18 @@ pub async fn rebuild(
         revision: client.status().await?.header.map(|header| header.revision).unwrap_or_default(),
     };
     Ok(Response::new(EtcdRebuildResponse { messages: vec![message] }))
+}
+
+/// A client of the local member, once that reads what its cluster agrees on.
+async fn answering() -> Client {
+    loop {
+        if let Ok(client) = local()
+            && client.get("health").await.is_ok()
+        {
+            return client;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 fn alarms(found: Vec<Alarm>) -> Vec<machine::EtcdMemberAlarm> {

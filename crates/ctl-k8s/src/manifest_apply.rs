@@ -115,10 +115,13 @@ fn prepared(object: &Value, target: &Target) -> Value {
     if let Some(map) = object.as_object_mut() {
         map.remove("status");
         if let Some(Value::Object(texts)) = map.remove("stringData") {
-            for (key, value) in texts {
-                let text = value.as_str().unwrap_or_default();
-                let encoded = base64::engine::general_purpose::STANDARD.encode(text);
-                map.entry("data").or_insert_with(|| json!({}))[key] = encoded.into();
+            // Data that is no mapping is left to the server to refuse.
+            if let Value::Object(data) = map.entry("data").or_insert_with(|| json!({})) {
+                for (key, value) in texts {
+                    let text = value.as_str().unwrap_or_default();
+                    let encoded = base64::engine::general_purpose::STANDARD.encode(text);
+                    data.insert(key, encoded.into());
+                }
             }
         }
     }

@@ -183,6 +183,9 @@ impl Wishes {
 
 /// A mapping of the metadata, made if need be.
 fn mapping<'a>(node: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
+    if !node["metadata"].is_object() {
+        node["metadata"] = json!({});
+    }
     let place = &mut node["metadata"][key];
     if !place.is_object() {
         *place = json!({});

@@ -1,5 +1,6 @@
 //! Kubeconfigs: where the server is, how it proves itself, how we do.
 
+use std::io::Read as _;
 use std::path::PathBuf;
 
 use base64::Engine as _;
@@ -10,6 +11,9 @@ use ichor_rpc::{ClientTls, Dialer, Endpoint};
 use ichor_yaml::Node;
 
 use crate::http2::Http2;
+
+/// The largest file that a kubeconfig can name.
+const FILE_MAX: u64 = 1 << 20;
 
 /// A kubeconfig that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -165,7 +169,11 @@ fn blocks(pem: &[u8], label: &str) -> Vec<u8> {
 }
 
 fn read(path: &str) -> Result<Vec<u8>, AccessError> {
-    std::fs::read(path).map_err(|source| AccessError::File { path: path.into(), source })
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(FILE_MAX).read_to_end(&mut bytes))
+        .map_err(|source| AccessError::File { path: path.into(), source })?;
+    Ok(bytes)
 }
 
 fn endpoint(server: &str) -> Result<Endpoint, AccessError> {

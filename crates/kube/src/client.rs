@@ -169,7 +169,7 @@ impl Client {
         let mut value = self.value(request(Method::GET, with_query(kind.path(namespace), &pairs))).await?;
         let version = value["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
         let items = match value["items"].take() {
-            Value::Array(items) => items,
+            Value::Array(items) => items.into_iter().filter(Value::is_object).collect(),
             _ => Vec::new(),
         };
         Ok(List { items, version })
@@ -349,7 +349,11 @@ impl Client {
     async fn value(&self, request: Request) -> Result<Value, Error> {
         let what = request.what();
         let bytes = self.bytes(request).await?;
-        serde_json::from_slice(&bytes).map_err(|source| Error::Json { what, source })
+        match serde_json::from_slice(&bytes) {
+            Ok(value @ Value::Object(_)) => Ok(value),
+            Ok(_) => Err(Error::Broken { what, text: "the answer is no object".to_owned() }),
+            Err(source) => Err(Error::Json { what, source }),
+        }
     }
 
     async fn bytes(&self, request: Request) -> Result<Vec<u8>, Error> {

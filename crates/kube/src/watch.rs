@@ -17,6 +17,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// After this long the server ends a watch, and a new one goes on: connections spread anew over servers.
 const SECONDS: &str = "1800";
 
+/// Streams that end without a word, or versions that are too old at once, before it counts as a failure.
+const FUTILE_MAX: u32 = 3;
+
 /// Something changed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
@@ -37,6 +40,8 @@ pub struct Watch {
     fields: String,
     version: Option<String>,
     stream: Option<Lines>,
+    /// Lists and streams that led nowhere, one after the other.
+    futile: u32,
 }
 
 impl Watch {
@@ -49,6 +54,7 @@ impl Watch {
             fields: select.fields.to_owned(),
             version: None,
             stream: None,
+            futile: 0,
         }
     }
 
@@ -59,27 +65,36 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Event, Error> {
         loop {
             let Some(version) = self.version.clone() else { return self.list().await };
-            if self.stream.is_none() {
-                match self.open(&version).await {
-                    Ok(stream) => self.stream = Some(stream),
-                    Err(error) if error.is_gone() => self.version = None,
-                    Err(error) => return Err(error),
-                }
-                continue;
-            }
-            match self.read().await {
+            let result = match self.stream {
+                Some(_) => self.read().await,
+                None => self.open(&version).await.map(|stream| {
+                    self.stream = Some(stream);
+                    None
+                }),
+            };
+            match result {
                 Ok(Some(event)) => return Ok(event),
                 Ok(None) => {}
-                Err(error) if error.is_gone() => {
-                    self.stream = None;
-                    self.version = None;
-                }
                 Err(error) => {
                     self.stream = None;
-                    return Err(error);
+                    if !error.is_gone() {
+                        return Err(error);
+                    }
+                    self.version = None;
+                    self.led_nowhere(error)?;
                 }
             }
         }
+    }
+
+    /// Counts what led nowhere; too much of it is for the caller to wait out.
+    fn led_nowhere(&mut self, error: Error) -> Result<(), Error> {
+        self.futile += 1;
+        if self.futile < FUTILE_MAX {
+            return Ok(());
+        }
+        self.futile = 0;
+        Err(error)
     }
 
     async fn list(&mut self) -> Result<Event, Error> {
@@ -118,11 +133,16 @@ impl Watch {
         };
         let Some(line) = line else {
             self.stream = None;
-            return Ok(None);
+            let text = "the server ended the watch".to_owned();
+            let error = Error::Broken { what: what(), text };
+            return self.led_nowhere(error).map(|()| None);
         };
         let mut event: Value =
             serde_json::from_slice(&line).map_err(|source| Error::Json { what: what(), source })?;
-        let object = event["object"].take();
+        let object = event.get_mut("object").map(Value::take).filter(Value::is_object);
+        let Some(object) = object else {
+            return Err(Error::Broken { what: what(), text: "an event is none".to_owned() });
+        };
         let version = object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
         let event = match event["type"].as_str() {
             Some("ADDED" | "MODIFIED") => Some(Event::Changed(object)),
@@ -135,6 +155,9 @@ impl Watch {
             _ => None,
         };
         self.version = version.or(self.version.take());
+        if event.is_some() {
+            self.futile = 0;
+        }
         Ok(event)
     }
 }

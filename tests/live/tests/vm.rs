@@ -87,6 +87,14 @@ fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
     assert!(version.contains("Server:"), "{version}");
     let kind = node(&["get", "machinetype", "-o", "yaml"]).unwrap();
     assert!(kind.contains("controlplane"), "{kind}");
+    // The container runtime, in its group of the unified hierarchy.
+    let healthy = |text: &String| {
+        text.lines().any(|line| line.contains(" cri ") && line.contains("Running") && line.contains(" OK "))
+    };
+    wait("containerd is healthy", Duration::from_secs(120), || node(&["services"]).ok().filter(healthy))
+        .unwrap();
+    let processes = node(&["read", "/sys/fs/cgroup/podruntime/runtime/cgroup.procs"]).unwrap();
+    assert!(!processes.trim().is_empty());
     let mounts = node(&["read", "/proc/self/mounts"]).unwrap();
     assert!(
         mounts.contains("squashfs") && mounts.contains("cgroup2") && mounts.contains("devtmpfs"),

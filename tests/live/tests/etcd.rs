@@ -70,14 +70,24 @@ fn value(fleet: &Fleet, number: u8, key: &str) -> String {
     wait("an answer of etcd", JOIN_MAX, ask).unwrap()
 }
 
+/// Ends when the member of a machine is another process than `old`, or none.
+#[track_caller]
+fn wait_for_end(fleet: &Fleet, number: u8, old: Option<i32>) {
+    wait("the end of a member", JOIN_MAX, || (process(fleet, number) != old).then_some(())).unwrap();
+}
+
 /// Forgets all data of workloads on these machines, as a broken disk does, and starts them again.
 fn wipe(fleet: &Fleet, numbers: &[u8]) {
+    let old: Vec<_> = numbers.iter().map(|number| process(fleet, *number)).collect();
     let nodes: Vec<String> = numbers.iter().map(|number| fleet.address(*number)).collect();
-    let mut args = vec!["-n".to_owned(), nodes.join(",")];
-    args.extend(
-        ["reset", "--graceful=false", "--reboot", "--system-labels-to-wipe", "EPHEMERAL"].map(str::to_owned),
-    );
-    fleet.ok(&args.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    let nodes = nodes.join(",");
+    // Kubernetes is not waited for: what is tried here needs none.
+    let reset =
+        ["reset", "--graceful=false", "--reboot", "--wait=false", "--system-labels-to-wipe", "EPHEMERAL"];
+    fleet.ok(&[&["-n", nodes.as_str()], reset.as_slice()].concat()).unwrap();
+    for (number, old) in numbers.iter().zip(old) {
+        wait_for_end(fleet, *number, old);
+    }
 }
 
 #[test]
@@ -133,7 +143,7 @@ fn members_die_leave_and_come_back() {
     fleet.ok(&["-n", &fleet.address(2), "etcd", "leave"]).unwrap();
     assert_eq!(members(&fleet, 0).len(), 2);
     assert_eq!(process(&fleet, 2), None);
-    fleet.ok(&["-n", &fleet.address(2), "reboot"]).unwrap();
+    fleet.ok(&["-n", &fleet.address(2), "reboot", "--wait=false"]).unwrap();
     wait_for_voters(&fleet, 0, 3);
     assert_eq!(value(&fleet, 2, "key"), "value");
 
@@ -151,7 +161,10 @@ fn a_lost_quorum_and_a_lost_cluster_are_recovered() {
 
     // Two of three are gone: the one that is left rebuilds the cluster.
     wipe(&fleet, &[1, 2]);
-    let told = fleet.ok(&["-n", &fleet.address(0), "etcd", "recover"]).unwrap();
+    let told = wait("the lost quorum to be noticed", JOIN_MAX, || {
+        fleet.ok(&["-e", &fleet.loopback(0), "-n", &fleet.address(0), "etcd", "recover"]).ok()
+    })
+    .unwrap();
     assert!(told.contains(&hostname(&fleet, 1)) && told.contains(&hostname(&fleet, 2)), "{told}");
     wait_for_voters(&fleet, 0, 3);
     assert_eq!(value(&fleet, 2, "key"), "one");
@@ -163,10 +176,16 @@ fn a_lost_quorum_and_a_lost_cluster_are_recovered() {
     assert!(told.contains("etcd snapshot saved to"), "{told}");
     etcdctl(&fleet, 0, &["put", "key", "two"]).unwrap();
     wipe(&fleet, &[0, 1, 2]);
-    let refused = fleet.fails(&["-n", &fleet.address(0), "etcd", "recover"]).unwrap();
-    assert!(refused.contains("no data"), "{refused}");
+    wait("the refusal of a machine without data", JOIN_MAX, || {
+        let refused =
+            fleet.fails(&["-e", &fleet.loopback(0), "-n", &fleet.address(0), "etcd", "recover"]).ok()?;
+        refused.contains("no data").then_some(())
+    })
+    .unwrap();
     wait("bootstrap", JOIN_MAX, || {
-        fleet.ok(&["-n", &fleet.address(0), "bootstrap", "--recover-from", path]).ok()
+        fleet
+            .ok(&["-e", &fleet.loopback(0), "-n", &fleet.address(0), "bootstrap", "--recover-from", path])
+            .ok()
     })
     .unwrap();
     wait_for_voters(&fleet, 0, 3);

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use ichor_config::CommentMode;
 use ichor_health::{Access, Lazy, objects};
-use ichor_kube::{Client as Kube, Kind, Select};
+use ichor_kube::{Kind, Select};
 use serde_json::Value;
+use tokio::time::{Instant, sleep};
 
 use crate::failure::Failure;
 use crate::fleet::{self, Fleet};
@@ -26,6 +27,8 @@ const SYSTEM: &str = ichor_health::kube::SYSTEM;
 const VERSIONED: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler"];
 /// How long the API may be away while its server is replaced.
 const API_AWAY_MAX: Duration = Duration::from_secs(60);
+/// Between two looks at an API that was away.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// How much is written into changed configurations, for commands that change them.
 pub(super) static CONFIG_TEXT_FLAGS: &[Flag] = &[
@@ -66,6 +69,9 @@ pub static UPGRADE_K8S: Command = Command {
     ..Command::EMPTY
 };
 
+/// The way to the Kubernetes of the cluster.
+type Kubernetes = Lazy<ichor_client::Routed>;
+
 /// An upgrade on its way.
 pub(super) struct Upgrade<'a> {
     call: &'a Call,
@@ -97,14 +103,13 @@ async fn upgrade(call: &Call) -> Result<(), Failure> {
     let topology = ichor_health::Topology::named(&session.nodes, &[]);
     let fleet = fleet::over(access, topology, &hosts, call.text("endpoint"))?;
     let kept = progress_path(call);
-    let client = fleet.kubernetes.client().await.map_err(kubernetes_failed)?;
     let to = call.text("to").trim_start_matches('v').to_owned();
     let begun = kept.as_deref().and_then(|path| Progress::begun_from(path, &to));
     let from = match (call.some_text("from"), begun) {
         (Some(from), _) => from.trim_start_matches('v').to_owned(),
         (None, Some(from)) => from,
         (None, None) => {
-            let lowest = lowest_version(&client).await?;
+            let lowest = lowest_version(&fleet.kubernetes).await?;
             say(&format!("automatically detected the lowest Kubernetes version {lowest}"))?;
             lowest.to_string()
         }
@@ -112,7 +117,7 @@ async fn upgrade(call: &Call) -> Result<(), Failure> {
     let path = Path::new(&from, &to)?;
     let dry_run = call.on("dry-run");
     let progress = Progress::open(if dry_run { None } else { kept }, &from, &to);
-    let (control_planes, workers) = nodes(&client, call.on("upgrade-kubelet")).await?;
+    let (control_planes, workers) = nodes(&fleet.kubernetes, call.on("upgrade-kubelet")).await?;
     say(&format!("discovered controlplane nodes {}", quoted(&control_planes)))?;
     if call.on("upgrade-kubelet") {
         say(&format!("discovered worker nodes {}", quoted(&workers)))?;
@@ -122,7 +127,7 @@ async fn upgrade(call: &Call) -> Result<(), Failure> {
     }
     let mut upgrade = Upgrade { call, session, fleet, path, dry_run, control_planes, workers, progress };
     upgrade.check_versions().await?;
-    upgrade.check_removed(&client).await?;
+    upgrade.check_removed().await?;
     if call.on("pre-pull-images") {
         upgrade.pre_pull().await?;
     }
@@ -174,11 +179,10 @@ fn kubernetes_failed(error: String) -> Failure {
 }
 
 /// The lowest version among the components that run.
-async fn lowest_version(client: &Kube) -> Result<Version, Failure> {
-    let pods = client.list(&Kind::PODS, SYSTEM, Select::default()).await;
-    let pods = pods
-        .map_err(|error| Failure::new(format!("error detecting the lowest Kubernetes version: {error}")))?;
-    lowest_of(&pods.items)
+async fn lowest_version(kubernetes: &Kubernetes) -> Result<Version, Failure> {
+    let pods = list(kubernetes, &Kind::PODS, SYSTEM).await;
+    let pods = pods.map_err(|failure| failure.within("error detecting the lowest Kubernetes version"))?;
+    lowest_of(&pods)
         .ok_or_else(|| Failure::new("failed to detect lowest Kubernetes version").hint("name it with --from"))
 }
 
@@ -194,12 +198,31 @@ fn lowest_of(pods: &[Value]) -> Option<Version> {
         .min_by_key(Version::numbers)
 }
 
+/// Lists objects, through an API that may be away for a moment.
+async fn list(kubernetes: &Kubernetes, kind: &Kind, namespace: &str) -> Result<Vec<Value>, Failure> {
+    let end = Instant::now() + API_AWAY_MAX;
+    loop {
+        let last = match kubernetes.client().await {
+            Ok(client) => match client.list(kind, namespace, Select::default()).await {
+                Ok(list) => return Ok(list.items),
+                Err(error) => ichor_health::kube::text_of(&error),
+            },
+            Err(error) => error,
+        };
+        if Instant::now() > end {
+            return Err(Failure::new(format!("list {}: {last}", kind.plural))
+                .hint("outside of the cluster's network name the address of its API with --endpoint"));
+        }
+        kubernetes.forget().await;
+        sleep(PAUSE).await;
+    }
+}
+
 /// The addresses of control planes and workers, as Kubernetes knows them.
-async fn nodes(client: &Kube, workers_too: bool) -> Result<(Vec<String>, Vec<String>), Failure> {
-    let nodes = client.list(&Kind::NODES, "", Select::default()).await;
-    let nodes = nodes.map_err(|error| Failure::new(format!("error fetching nodes: {error}")))?;
+async fn nodes(kubernetes: &Kubernetes, workers_too: bool) -> Result<(Vec<String>, Vec<String>), Failure> {
+    let nodes = list(kubernetes, &Kind::NODES, "").await?;
     let (mut control_planes, mut workers) = (Vec::new(), Vec::new());
-    for node in &nodes.items {
+    for node in &nodes {
         let address = objects::node_addresses(node).into_iter().next();
         match (objects::is_control_plane(node), address) {
             (true, Some(address)) => control_planes.push(address),
@@ -218,7 +241,7 @@ impl Upgrade<'_> {
         &self.fleet.access
     }
 
-    fn kubernetes(&self) -> &Lazy<ichor_client::Routed> {
+    fn kubernetes(&self) -> &Kubernetes {
         &self.fleet.kubernetes
     }
 
@@ -245,7 +268,7 @@ impl Upgrade<'_> {
     }
 
     /// Flags, feature gates and kinds that the new version no longer has must not be in use.
-    async fn check_removed(&self, client: &Kube) -> Result<(), Failure> {
+    async fn check_removed(&self) -> Result<(), Failure> {
         let Some(removed) = self.path.removed() else { return Ok(()) };
         say("checking for removed Kubernetes component flags")?;
         let read_failed =
@@ -270,6 +293,7 @@ impl Upgrade<'_> {
             }
         }
         say("checking for removed Kubernetes API resource versions")?;
+        let client = self.kubernetes().client().await.map_err(kubernetes_failed)?;
         for (version, plural) in removed.kinds {
             let (group, version) = version.split_once('/').unwrap_or(("", version));
             let kind = Kind::known(group, version, plural, false);

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
-use super::{API_AWAY_MAX, SYSTEM, Upgrade, comments, say};
+use super::{PAUSE, SYSTEM, Upgrade, comments, list, say};
 use crate::failure::Failure;
 use crate::node_config::{self, ServiceWatch};
 
@@ -28,8 +28,6 @@ const KUBELET_UP_MAX: Duration = Duration::from_secs(5 * 60);
 const NODE_MAX: Duration = Duration::from_secs(3 * 60);
 /// The pod carries the version of the settings it was made from.
 const CONFIG_VERSION: &str = "talos.dev/config-version";
-/// Between two looks at an API that was away.
-const PAUSE: Duration = Duration::from_millis(500);
 
 /// A component of the control plane.
 struct Component {
@@ -326,7 +324,7 @@ impl Upgrade<'_> {
         let wanted = format!("v{}", self.path.to);
         let end = Instant::now() + NODE_MAX;
         loop {
-            let nodes = self.list(&Kind::NODES, "").await?;
+            let nodes = list(self.kubernetes(), &Kind::NODES, "").await?;
             let node =
                 nodes.iter().find(|node| objects::node_addresses(node).iter().any(|known| known == address));
             let last = match node {
@@ -343,25 +341,6 @@ impl Upgrade<'_> {
             if Instant::now() > end {
                 return Err(Failure::new(format!("waited {}s for the node: {last}", NODE_MAX.as_secs())));
             }
-            sleep(PAUSE).await;
-        }
-    }
-
-    /// Lists objects, through an API that may be away for a moment.
-    pub(super) async fn list(&self, kind: &Kind, namespace: &str) -> Result<Vec<Value>, Failure> {
-        let end = Instant::now() + API_AWAY_MAX;
-        loop {
-            let last = match self.kubernetes().client().await {
-                Ok(client) => match client.list(kind, namespace, Select::default()).await {
-                    Ok(list) => return Ok(list.items),
-                    Err(error) => ichor_health::kube::text_of(&error),
-                },
-                Err(error) => error,
-            };
-            if Instant::now() > end {
-                return Err(Failure::new(format!("list {}: {last}", kind.plural)));
-            }
-            self.kubernetes().forget().await;
             sleep(PAUSE).await;
         }
     }

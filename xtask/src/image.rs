@@ -193,7 +193,10 @@ pub fn run(root: &Path, args: &[String]) -> Result<()> {
     let options = parse(root, args)?;
     let binary = read(&options.binary).context("build the node first: `make build` does both")?;
     let bundle = options.ca_bundle.as_deref().map(read).transpose()?;
-    let programs = programs(options.components.as_deref())?;
+    let mut programs = programs(options.components.as_deref())?;
+    if !programs.is_empty() {
+        programs.extend(called()?);
+    }
     let image = build(&binary, bundle.as_deref(), &programs)?;
     if let Some(dir) = options.out.parent() {
         fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
@@ -233,7 +236,7 @@ fn parse(root: &Path, args: &[String]) -> Result<Options> {
 }
 
 /// A program and its place in the image.
-type Program = (&'static str, Vec<u8>);
+type Program = (String, Vec<u8>);
 
 /// The container programs: all that are to be there, or none when they were not built.
 fn programs(dir: Option<&Path>) -> Result<Vec<Program>> {
@@ -243,9 +246,19 @@ fn programs(dir: Option<&Path>) -> Result<Vec<Program>> {
     COMPONENTS
         .iter()
         .map(|(name, place)| {
-            Ok((*place, read(&dir.join(name)).context("`make components` builds them all")?))
+            Ok(((*place).to_owned(), read(&dir.join(name)).context("`make components` builds them all")?))
         })
         .collect()
+}
+
+/// What the container programs call: `portmap` programs ports of the node through `nft`.
+fn called() -> Result<Vec<Program>> {
+    let files = crate::images::host_programs(&["nft"])?.into_iter().filter_map(|(place, entry)| {
+        let name = place.rsplit('/').next().unwrap_or_default();
+        let dir = if name == "nft" { "usr/bin" } else { "usr/lib" };
+        Some((format!("{dir}/{name}"), entry.into_file()?))
+    });
+    files.map(|(place, source)| Ok((place, read(&source)?))).collect()
 }
 
 /// The bytes of the image.

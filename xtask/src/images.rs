@@ -22,7 +22,7 @@ const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const LEVEL: i32 = 9;
 
 /// What a layer holds, by path without the leading slash.
-enum Entry {
+pub(crate) enum Entry {
     /// A program or library, copied from here.
     File(PathBuf),
     /// A symbolic link to there.
@@ -31,7 +31,17 @@ enum Entry {
     Text(&'static str),
 }
 
-type Layer = BTreeMap<String, Entry>;
+impl Entry {
+    /// Where its bytes are, if they are somewhere.
+    pub(crate) fn into_file(self) -> Option<PathBuf> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Link(_) | Self::Text(_) => None,
+        }
+    }
+}
+
+pub(crate) type Layer = BTreeMap<String, Entry>;
 
 /// One image to make.
 struct Image {
@@ -193,7 +203,7 @@ fn layers(parts: &Path) -> Result<BTreeMap<&'static str, Layer>> {
 }
 
 /// Programs of the build machine with the libraries they need, at the paths the loader looks for them.
-fn host_programs(names: &[&str]) -> Result<Layer> {
+pub(crate) fn host_programs(names: &[&str]) -> Result<Layer> {
     let mut layer = Layer::new();
     for name in names {
         let path = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]

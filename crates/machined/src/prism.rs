@@ -40,7 +40,7 @@ impl Listen for KeptListener {
         if let Err(error) = self.supervisor.keep(KEPT, fresh.as_fd()) {
             warn!(%error, "init does not keep the socket of the balancer");
         }
-        Ok(socket.insert(fresh).try_clone()?)
+        socket.insert(fresh).try_clone()
     }
 
     fn release(&self) {

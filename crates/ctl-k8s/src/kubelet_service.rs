@@ -4,15 +4,18 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, weak};
 use ichor_pki::{CertInfo, check};
 use ichor_resource::files::EtcFileStatus;
-use ichor_resource::k8s::KubeletSpec;
+use ichor_resource::k8s::{KubeletSpec, StaticPod, StaticPodStatus};
 use ichor_resource::secrets::KubeletSecret;
 use ichor_resource::value::binary::base64;
 use serde_json::{Value as Json, json};
 use tracing::info;
+
+use crate::static_pods::CONTROL_PLANE;
 
 const KUBELET: &str = "kubelet";
 /// Where its files are.
@@ -21,6 +24,11 @@ const KUBERNETES: &str = "etc/kubernetes";
 const OWN: &str = "var/lib/kubelet";
 /// Longest certificate or state file that is read.
 const FILE_MAX: u64 = 1 << 20;
+
+/// What changes the kubelet may change pods of the control plane as well; it is known by then.
+const PODS_KNOWN: Duration = Duration::from_secs(2);
+/// Pods of the control plane hold up a kubelet no longer.
+const PODS_MAX: Duration = Duration::from_secs(45);
 
 /// The service that runs the kubelet.
 pub trait KubeletPort: Send + Sync + 'static {
@@ -42,6 +50,9 @@ pub struct KubeletServiceController<P> {
     /// What the kubelet that runs was started with, in memory so that it is gone after a reboot.
     memory: PathBuf,
     applied: Option<String>,
+    /// The pods of the control plane that it was last seen with, and since when it is to start anew.
+    pods: Vec<(String, String)>,
+    due: Option<jiff::Timestamp>,
 }
 
 /// Why the kubelet could not be started.
@@ -71,7 +82,33 @@ impl<P: KubeletPort> KubeletServiceController<P> {
     /// A controller whose files lie below `root` and that remembers in the file `memory`, which must not survive a
     /// reboot.
     pub fn new(port: P, root: impl Into<PathBuf>, memory: impl Into<PathBuf>) -> Self {
-        Self { port, root: root.into(), memory: memory.into(), applied: None }
+        Self { port, root: root.into(), memory: memory.into(), applied: None, pods: Vec::new(), due: None }
+    }
+
+    /// How long to wait for pods of the control plane, which the kubelet that runs replaces best: one that starts anew
+    /// lets those of before stand in the way of the new ones until it has reached the API.
+    fn waits_for_pods(
+        &mut self,
+        ctx: &Context,
+        pods: &[(String, String)],
+    ) -> Result<Option<Duration>, ControllerError> {
+        if self.applied.is_none() || pods.is_empty() {
+            return Ok(None);
+        }
+        let due = *self.due.get_or_insert(ctx.now());
+        let age = Duration::try_from(ctx.now().duration_since(due)).unwrap_or(PODS_MAX);
+        if age < PODS_KNOWN {
+            return Ok(Some(PODS_KNOWN - age));
+        }
+        let statuses = ctx.list::<StaticPodStatus>()?;
+        let is_new = |(name, _): &(String, String)| {
+            let prefix = format!("kube-system/{name}-");
+            let found = statuses.iter().find(|status| status.id().starts_with(&prefix));
+            found.is_some_and(|status| runs_since(&status.pod_status.0, due))
+        };
+        let replaced = self.pods == pods || pods.iter().all(is_new);
+        // Statuses come by themselves; this is for the end.
+        Ok((!replaced).then(|| PODS_MAX.saturating_sub(age)).filter(|rest| !rest.is_zero()))
     }
 
     async fn apply(&mut self, plan: Plan, now: jiff::Timestamp) -> Result<(), ControllerError> {
@@ -104,6 +141,8 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
             weak::<EtcFileStatus>().id("machine-id"),
             weak::<KubeletSpec>().id(KUBELET),
             weak::<KubeletSecret>().id(KUBELET),
+            weak::<StaticPod>(),
+            weak::<StaticPodStatus>(),
         ]
     }
 
@@ -117,11 +156,32 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
         let named = ctx.get::<EtcFileStatus>("machine-id")?;
         let (Some(spec), Some(secret), Some(_)) = (spec, secret, named) else { return Ok(()) };
         let plan = Plan::of(&spec, &secret);
+        let ours = |id: &str| CONTROL_PLANE.contains(&id);
+        let pods = ctx.list::<StaticPod>()?;
+        let pods = pods.iter().filter(|pod| ours(pod.id()));
+        let pods: Vec<_> = pods.map(|pod| (pod.id().to_string(), pod.meta().version().to_string())).collect();
         if self.applied.as_ref() == Some(&plan.mark) {
+            (self.pods, self.due) = (pods, None);
             return Ok(());
         }
-        self.apply(plan, ctx.now()).await
+        if let Some(rest) = self.waits_for_pods(ctx, &pods)? {
+            ctx.requeue_after(rest);
+            return Ok(());
+        }
+        self.apply(plan, ctx.now()).await?;
+        (self.pods, self.due) = (pods, None);
+        Ok(())
     }
+}
+
+/// Whether the container of a pod is ready and not older than this.
+fn runs_since(status: &serde_json::Map<String, Json>, since: jiff::Timestamp) -> bool {
+    let container = status.get("containerStatuses").and_then(|all| all.get(0));
+    let started = container.and_then(|found| found["state"]["running"]["startedAt"].as_str());
+    let started = started.and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    container.is_some_and(|found| found["ready"] == true)
+        // Kubernetes tells seconds only.
+        && started.is_some_and(|started| started.as_second() >= since.as_second())
 }
 
 /// What a kubelet is started with.

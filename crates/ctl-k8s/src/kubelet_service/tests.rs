@@ -193,3 +193,65 @@ fn files_of_credential_providers_come_and_go() {
     Plan::of(&spec(json!({})), &secret(&[&ca])).write(&root).unwrap();
     assert!(!path.exists());
 }
+
+/// A pod of the control plane that runs since `started`.
+fn run_pod(state: &ichor_cosi::State, generation: i64, started: &str) {
+    let object = |value: Json| match value {
+        Json::Object(object) => Object(object),
+        _ => unreachable!(),
+    };
+    let pod = object(json!({ "metadata": { "generation": generation } }));
+    state.modify::<StaticPod>("k8s", "kube-apiserver", "", |spec| spec.pod = pod.clone()).unwrap();
+    let running = json!({ "ready": true, "state": { "running": { "startedAt": started } } });
+    let status = object(json!({ "containerStatuses": [running] }));
+    let id = "kube-system/kube-apiserver-node-1";
+    state.modify::<StaticPodStatus>("k8s", id, "", |spec| spec.pod_status = status.clone()).unwrap();
+}
+
+#[tokio::test]
+async fn pods_of_the_control_plane_are_replaced_first() {
+    let (state, clock) = ichor_testkit::state();
+    clock.set(ichor_resource::Nanos::from_timestamp(now()));
+    let (_dir, root) = machine();
+    let (old, new) = (authority(), authority());
+    state.create("files", "machine-id", EtcFileStatus::default(), "").unwrap();
+    state.create("k8s", KUBELET, spec(json!({})), "").unwrap();
+    state.create("secrets", KUBELET, secret(&[&old]), "").unwrap();
+    let service = Service::default();
+    let controller = KubeletServiceController::new(service.clone(), &root, root.join("mark"));
+    let mut harness = Harness::new(&state, controller).unwrap();
+    let told = || service.told.lock().unwrap().len();
+    harness.reconcile().await.unwrap();
+    let begun = told();
+    run_pod(&state, 1, "2026-11-15T11:00:00Z");
+    harness.reconcile().await.unwrap();
+
+    let accept = |authorities: &[&Authority]| {
+        let wanted = secret(authorities);
+        state.modify::<KubeletSecret>("secrets", KUBELET, "", |spec| spec.clone_from(&wanted)).unwrap();
+    };
+    accept(&[&old, &new]);
+    harness.reconcile().await.unwrap();
+    assert_eq!(told(), begun, "the pods may change as well");
+    assert_eq!(harness.requeue(), Some(PODS_KNOWN));
+    clock.advance(PODS_KNOWN);
+    run_pod(&state, 2, "2026-11-15T11:00:00Z");
+    harness.reconcile().await.unwrap();
+    assert_eq!(told(), begun, "the pod that runs is the old one");
+    run_pod(&state, 2, "2026-11-15T12:00:01Z");
+    harness.reconcile().await.unwrap();
+    assert_eq!(told(), begun + 2, "stopped and started");
+
+    accept(&[&new]);
+    harness.reconcile().await.unwrap();
+    clock.advance(PODS_KNOWN);
+    harness.reconcile().await.unwrap();
+    assert_eq!(told(), begun + 4, "no pod changed, so none is waited for");
+
+    accept(&[&old]);
+    harness.reconcile().await.unwrap();
+    run_pod(&state, 3, "2026-11-15T11:00:00Z");
+    clock.advance(PODS_MAX);
+    harness.reconcile().await.unwrap();
+    assert_eq!(told(), begun + 6, "a pod that does not come holds up nothing for ever");
+}

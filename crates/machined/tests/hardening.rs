@@ -337,7 +337,13 @@ fn kubelet(plane: &Plane) -> Vec<Check> {
     ]
 }
 
-const SECTIONS: [(&str, fn(&Plane) -> Vec<Check>); 4] = [
+/// The checks of a section.
+type Section = fn(&Plane) -> Vec<Check>;
+
+/// Checks one part of a control plane.
+type Section = fn(&Plane) -> Vec<Check>;
+
+const SECTIONS: [(&str, Section); 4] = [
     ("1.2 API server", api_server),
     ("1.3 Controller manager, 1.4 scheduler", others),
     ("2 etcd", etcd),

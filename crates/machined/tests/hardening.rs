@@ -337,9 +337,6 @@ fn kubelet(plane: &Plane) -> Vec<Check> {
     ]
 }
 
-/// The checks of a section.
-type Section = fn(&Plane) -> Vec<Check>;
-
 /// Checks one part of a control plane.
 type Section = fn(&Plane) -> Vec<Check>;
 

@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ichor_config::Documents;
 use ichor_config::document::Document;
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
+use ichor_ctl::subnets::{filter, virtual_addresses};
 use ichor_ctl::{Configuration, active_input};
-use ichor_ctl_k8s::names::{filter, virtual_addresses};
-use ichor_ctl_k8s::{images, settings};
 use ichor_resource::etcd::{EtcdConfig, EtcdSpec};
 use ichor_resource::network::{HostnameStatus, NodeAddress};
 use ichor_resource::value::Ip;
+use ichor_types::MachineType;
 
 use crate::ETCD;
 
@@ -37,10 +37,15 @@ impl Controller for ConfigController {
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let config = Configuration::active(ctx)?;
-        let config = config.as_deref().filter(|config| settings::is_control_plane(config));
+        let config = config.as_deref().filter(|config| is_control_plane(config));
         ctx.publish(config.map(|config| (ETCD, etcd_config(config))))?;
         Ok(())
     }
+}
+
+fn is_control_plane(config: &Documents) -> bool {
+    config.cluster().is_some()
+        && matches!(config.machine_type(), MachineType::ControlPlane | MachineType::Init)
 }
 
 fn etcd_config(config: &Documents) -> EtcdConfig {
@@ -62,8 +67,11 @@ fn etcd_config(config: &Documents) -> EtcdConfig {
         advertise_valid_subnets: advertised,
         advertise_exclude_subnets: excluded,
         listen_exclude_subnets: Vec::new(),
-        image: images::or(etcd.map(|etcd| &etcd.image), IMAGE),
-        extra_args: etcd.map(|etcd| settings::map(&etcd.extra_args)).unwrap_or_default(),
+        image: etcd.map(|etcd| etcd.image.clone()).filter(|image| !image.is_empty()).unwrap_or(IMAGE.into()),
+        extra_args: etcd
+            .and_then(|etcd| etcd.extra_args.0.as_ref())
+            .map(|args| args.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
+            .unwrap_or_default(),
     }
 }
 

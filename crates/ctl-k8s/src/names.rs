@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ichor_config::Documents;
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
+use ichor_ctl::subnets::{filter, virtual_addresses};
 use ichor_ctl::{Configuration, active_input};
 use ichor_resource::k8s::{NodeIP, NodeIPConfig, Nodename};
 use ichor_resource::network::{HostnameStatus, NodeAddress};
@@ -117,13 +118,6 @@ fn node_ip_config(config: &Documents) -> NodeIPConfig {
     }
 }
 
-/// The addresses a device shares with other control planes.
-pub fn virtual_addresses(device: &ichor_config::v1alpha1::network::Device) -> Vec<String> {
-    let own = device.vip.iter();
-    let vlans = device.vlans.iter().filter_map(|vlan| vlan.vip.as_ref());
-    own.chain(vlans).map(|vip| vip.ip.clone()).filter(|ip| !ip.is_empty()).collect()
-}
-
 /// Writes `NodeIPs/kubelet`.
 #[derive(Debug, Default)]
 pub struct NodeIpController;
@@ -170,26 +164,6 @@ fn node_ips(config: &NodeIPConfig, candidates: &[IpAddr]) -> Vec<IpAddr> {
         }
     }
     chosen
-}
-
-/// Walks the rules in order: a subnet adds the candidates in it, `!` before it takes them out again.
-pub fn filter(rules: &[String], candidates: &[IpAddr]) -> Vec<IpAddr> {
-    let mut kept: Vec<IpAddr> = Vec::new();
-    for rule in rules {
-        let (out, text) = rule.strip_prefix('!').map_or((false, rule.as_str()), |text| (true, text));
-        let subnet = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        let Ok(subnet) = subnet else { continue };
-        if out {
-            kept.retain(|address| !subnet.contains(address));
-        } else {
-            for address in candidates {
-                if subnet.contains(address) && !kept.contains(address) {
-                    kept.push(*address);
-                }
-            }
-        }
-    }
-    kept
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! What controller families share: the parsed machine configuration and small helpers.
 
+pub mod subnets;
+
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;

@@ -319,6 +319,7 @@ async fn clear(dirs: Vec<PathBuf>) -> Result<(), TaskError> {
     let work = tokio::task::spawn_blocking(move || {
         let mut errors = Vec::new();
         for dir in dirs {
+            unmount_below(&dir);
             clear_dir(&dir, &mut errors);
             // The emptiness has to survive the reboot that follows.
             if let Ok(open) = std::fs::File::open(&dir) {
@@ -330,6 +331,18 @@ async fn clear(dirs: Vec<PathBuf>) -> Result<(), TaskError> {
     match work.await.map_err(failed)? {
         errors if errors.is_empty() => Ok(()),
         errors => Err(failed(errors.join("; "))),
+    }
+}
+
+/// Lets go of what is mounted below a directory, as volumes of pods are; what is left is told when it is cleared.
+fn unmount_below(dir: &Path) {
+    let mounts = ichor_sys::mountinfo::mounts().unwrap_or_default();
+    // The last mounted goes first: it may be on another.
+    for mount in mounts.iter().rev() {
+        let target = Path::new(&mount.target);
+        if target.starts_with(dir) && target != dir {
+            let _ = ichor_sys::mount::detach(target);
+        }
     }
 }
 

@@ -297,8 +297,8 @@ async fn connect_tls(
     stream: TcpStream,
     tls: &ClientTls,
 ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, DialError> {
-    let name = ServerName::try_from(name.to_owned())
-        .map_err(|_| DialError::ServerName { host: name.to_owned() })?;
+    let name =
+        ServerName::try_from(name.to_owned()).map_err(|_| DialError::ServerName { host: name.to_owned() })?;
     TlsConnector::from(tls.config())
         .connect(name, stream)
         .await

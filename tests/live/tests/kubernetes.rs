@@ -24,6 +24,9 @@ const GAP_STEP: Duration = Duration::from_millis(200);
 /// A server (CoreDNS answers `/health` on a port of its own), a service for it, and room for a client.
 const WEB: &str = include_str!("kubernetes/web.yaml");
 
+/// A part of the story, on the cluster it is about.
+type Part = fn(&Fleet) -> Result<()>;
+
 #[test]
 fn a_cluster_runs_pods_and_survives_its_components() {
     let before = Snapshot::take();
@@ -33,7 +36,7 @@ fn a_cluster_runs_pods_and_survives_its_components() {
     println!("3 control planes and 1 worker healthy after {:.1} s", up.as_secs_f64());
     assert!(up < UP_MAX, "{up:?}");
 
-    let story: [(&str, fn(&Fleet) -> Result<()>); 8] = [
+    let story: [(&str, Part); 8] = [
         ("nodes are ready and carry the original's marks", nodes),
         ("etcd has three voting members", members),
         ("pods reach a service by name across nodes", services),

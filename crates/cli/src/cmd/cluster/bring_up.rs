@@ -85,8 +85,16 @@ impl<'a> BringUp<'a> {
     pub async fn has_kubernetes(&self) -> Result<bool, Failure> {
         let request = ListRequest { root: RUNTIME_PROGRAM.to_owned(), ..ListRequest::default() };
         self.insist("the first control plane to answer", || async {
-            let mut stream = self.client.machine().list(request.clone()).await?.into_inner();
-            Ok(stream.message().await?.is_some_and(|file| file.error.is_empty() && file.size > 0))
+            let listed = async {
+                let mut stream = self.client.machine().list(request.clone()).await?.into_inner();
+                let file = stream.message().await?;
+                Ok::<_, tonic::Status>(file.is_some_and(|file| file.error.is_empty() && file.size > 0))
+            };
+            match listed.await {
+                // The machine answers, and has none.
+                Err(status) if status.message().contains("no such file") => Ok(false),
+                other => other,
+            }
         })
         .await
     }

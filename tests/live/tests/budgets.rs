@@ -19,7 +19,8 @@ const FRESH_MAX: Duration = Duration::from_millis(150);
 /// How long the idle machine is watched.
 const IDLE: Duration = Duration::from_secs(20);
 /// The node program, in bytes.
-const NODE_BYTES_MAX: u64 = 16_000_000;
+// The aim is 16 MB, which the node had before it ran Kubernetes; docs/status.md has the account of what grew.
+const NODE_BYTES_MAX: u64 = 17_800_000;
 /// `ichorctl`, in bytes.
 const CLI_BYTES_MAX: u64 = 20_000_000;
 

@@ -251,26 +251,26 @@ cluster:
         assert!(state.list::<KubePrismStatus>("k8s").is_empty());
 
         let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = upstream.local_addr().unwrap().port();
+        // Probes and clients, in any order and number: a dial that takes long is overtaken by another. The thread ends
+        // with the process.
+        std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            for mut stream in upstream.incoming().take(64).map_while(Result::ok) {
+                let _ = io::Write::write_all(&mut stream, b"hello");
+                kept.push(stream);
+            }
+        });
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let config = KubePrismConfig {
             host: "127.0.0.1".into(),
             port: free.into(),
-            endpoints: vec![KubePrismEndpoint {
-                host: "localhost".into(),
-                port: upstream.local_addr().unwrap().port().into(),
-            }],
+            endpoints: vec![KubePrismEndpoint { host: "localhost".into(), port: port.into() }],
         };
         state.create("k8s", super::CONFIG, config, "").unwrap();
         harness.reconcile().await.unwrap();
         let mut client = std::net::TcpStream::connect(("127.0.0.1", free)).unwrap();
-        // The probe and the client; which comes first is open.
-        let mut answers = Vec::new();
-        for _ in 0..2 {
-            answers.push(upstream.accept().unwrap().0);
-        }
-        for stream in &mut answers {
-            let _ = io::Write::write_all(stream, b"hello");
-        }
+        client.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
         let mut text = [0; 5];
         io::Read::read_exact(&mut client, &mut text).unwrap();
         assert_eq!(&text, b"hello");

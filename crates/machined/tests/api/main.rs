@@ -54,7 +54,15 @@ async fn what_is_missing_says_so() {
     let bench = Bench::start().await;
     let bootstrap = machine::BootstrapRequest::default();
     let status = bench.machine().bootstrap(bench.as_admin(bootstrap)).await.unwrap_err();
-    assert_eq!((status.code(), status.message()), (Code::Unimplemented, "this node does not run etcd yet"));
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::FailedPrecondition, "bootstrap is not available yet")
+    );
+    let status = bench.machine().kubeconfig(bench.as_admin(())).await.unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Unimplemented, "kubeconfig is only available on control plane nodes")
+    );
 }
 
 #[tokio::test]

@@ -212,9 +212,10 @@ fn reboots(fleet: &Fleet) -> Result<()> {
         let rebooted = (0..4).try_for_each(|number| {
             let start = Instant::now();
             fleet.ok(&["-n", &fleet.address(number), "reboot", "--wait", "--timeout", "2m"])?;
+            // Kubernetes calls a node ready for a while after it is gone, so each is asked itself.
             wait("nodes and members are back", PODS_MAX, || {
                 std::thread::sleep(Duration::from_millis(300));
-                nodes(fleet).and_then(|()| members(fleet)).ok()
+                own_server(fleet, number).and_then(|()| nodes(fleet)).and_then(|()| members(fleet)).ok()
             })?;
             println!(
                 "    {} rebooted and ready in {:.1} s",
@@ -227,6 +228,19 @@ fn reboots(fleet: &Fleet) -> Result<()> {
         let written = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))?;
         rebooted.and(written)
     })
+}
+
+/// The API server of a control plane answers, and its etcd is well.
+fn own_server(fleet: &Fleet, number: u8) -> Result<()> {
+    let services = fleet.ok(&["-n", &fleet.address(number), "services"])?;
+    let well = |name: &str| services.lines().any(|line| line.contains(name) && line.contains(" OK "));
+    ensure!(well("kubelet"), "{services}");
+    if number == 3 {
+        return Ok(());
+    }
+    ensure!(well("etcd"), "{services}");
+    let server = format!("https://{}:6443", fleet.loopback(number));
+    fleet.kubectl(&["--server", &server, "get", "--raw", "/readyz"]).map(drop)
 }
 
 fn write_until(fleet: &Fleet, done: &std::sync::atomic::AtomicBool) -> Result<()> {

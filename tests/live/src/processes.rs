@@ -140,3 +140,9 @@ pub fn terminate(pid: u32) -> bool {
         .and_then(rustix::process::Pid::from_raw)
         .is_some_and(|pid| rustix::process::kill_process(pid, rustix::process::Signal::TERM).is_ok())
 }
+
+/// Holds a process of our own machines, or lets it go on.
+pub fn hold(pid: i32, held: bool) -> bool {
+    let signal = if held { rustix::process::Signal::STOP } else { rustix::process::Signal::CONT };
+    rustix::process::Pid::from_raw(pid).is_some_and(|pid| rustix::process::kill_process(pid, signal).is_ok())
+}

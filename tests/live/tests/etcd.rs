@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ichor_live::{Fleet, root, wait};
+use ichor_live::{Fleet, processes, root, wait};
 
 const JOIN_MAX: Duration = Duration::from_secs(90);
 
@@ -159,8 +159,12 @@ fn a_lost_quorum_and_a_lost_cluster_are_recovered() {
     let fleet = fleet("recover", 72);
     etcdctl(&fleet, 0, &["put", "key", "one"]).unwrap();
 
-    // Two of three are gone: the one that is left rebuilds the cluster.
+    // Two of three are gone: the one that is left rebuilds the cluster. It is held meanwhile, or the first that is back
+    // would join the other two before the second is gone, and nothing would be lost.
+    let left = process(&fleet, 0).unwrap();
+    assert!(processes::hold(left, true));
     wipe(&fleet, &[1, 2]);
+    assert!(processes::hold(left, false));
     let told = wait("the lost quorum to be noticed", JOIN_MAX, || {
         fleet.ok(&["-e", &fleet.loopback(0), "-n", &fleet.address(0), "etcd", "recover"]).ok()
     })

@@ -5,6 +5,7 @@ package cosi
 import (
 	"context"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,9 +57,13 @@ func startServer(t *testing.T) *grpc.ClientConn {
 	t.Cleanup(func() { stop(t, cmd, stdin) })
 
 	require.Eventually(t, func() bool {
-		_, err := os.Stat(socket)
+		// The name is there a moment before anybody listens.
+		probe, err := net.Dial("unix", socket)
+		if err != nil {
+			return false
+		}
 
-		return err == nil
+		return probe.Close() == nil
 	}, 10*time.Second, 10*time.Millisecond, "the server did not listen")
 
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -104,6 +104,11 @@ test-live: ## Tests on live sandbox machines (needs `make build`)
 	@$(call say,live machines)
 	@ICHOR_ROOT=$(CURDIR) $(CARGO) test --locked -p ichor-live --test api --test cluster --test config --test faults --test network --test why --test dashboard --test etcd_client --test etcd --test kubernetes --test kubernetes_kill --test budgets --test security --test gateway --test containers --test kube_api --test control_plane -- --test-threads=1
 
+.PHONY: test-life
+test-life: ## Images and authorities of a cluster in use change (minutes; see docs/status.md for what it finds)
+	@$(call say,the life of a cluster)
+	@ICHOR_ROOT=$(CURDIR) $(CARGO) test --locked -p ichor-live --test kubernetes_life -- --test-threads=1 --nocapture
+
 .PHONY: test-parity
 test-parity: ## The original's own client library as the judge (needs `make build`)
 	@$(call say,parity with the original client)

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes};
-use ichor_rpc::{Channel, Dialer};
+use bytes::Bytes;
+use ichor_rpc::{Channel, Dialer, Raw};
 use prost::Message;
 use tonic::Status;
-use tonic::codec::{BufferSettings, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::MetadataValue;
 
 use crate::Client;
@@ -102,50 +101,4 @@ fn http_path(method: &'static str) -> Result<tonic::codegen::http::uri::PathAndQ
 fn decode<R: Message + Default>(bytes: Bytes) -> Result<R, Status> {
     R::decode(bytes)
         .map_err(|error| Status::internal(format!("cannot read the answer of containerd: {error}")))
-}
-
-/// Messages as they are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Raw;
-
-impl tonic::codec::Codec for Raw {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        into.put(item);
-        Ok(())
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(256, 32 << 10)
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining())))
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(256, 32 << 10)
-    }
 }

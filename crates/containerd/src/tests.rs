@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
+use ichor_rpc::Raw;
 use ichor_rpc::server::{Grpc, Limits, serve_unix};
 use ichor_wire::{containerd, cri};
 use prost::Message;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::{Code, Status};
 
-use crate::call::Raw;
 use crate::{Client, Driver, KUBERNETES, Metrics, SYSTEM};
 
 type Answers = HashMap<String, Result<Vec<Bytes>, Status>>;

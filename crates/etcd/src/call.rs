@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, FuturesUnordered};
-use ichor_rpc::Channel;
+use ichor_rpc::{Channel, Raw};
 use prost::Message;
-use tonic::codec::{BufferSettings, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Status, Streaming};
@@ -152,50 +151,4 @@ async fn dial(channel: &Channel) -> Result<(), Status> {
 
 pub(crate) fn decode<R: Message + Default>(bytes: Bytes) -> Result<R, Status> {
     R::decode(bytes).map_err(|error| Status::internal(format!("cannot read the answer of etcd: {error}")))
-}
-
-/// Messages as they are.
-#[derive(Clone, Copy, Debug)]
-struct Raw;
-
-impl tonic::codec::Codec for Raw {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        into.put(item);
-        Ok(())
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(256, 32 << 10)
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining())))
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(256, 32 << 10)
-    }
 }

@@ -7,12 +7,11 @@ mod bench;
 
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use ichor_fuzz::{Target, shape};
-use ichor_rpc::Channel;
+use ichor_rpc::{Channel, Raw};
 use ichor_wire::{machine, storage, time};
 use prost::Message;
-use tonic::codec::{BufferSettings, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Status};
 
 /// Methods that take a message and neither stop the machine nor leave it.
@@ -126,51 +125,5 @@ async fn call(bench: &bench::Bench, channel: &Channel, method: &'static str, bod
             format!("{:?} {}", status.code(), status.message())
         }
         Err(_) => panic!("{method} did not answer"),
-    }
-}
-
-/// Bytes as they are.
-#[derive(Clone, Copy)]
-struct Raw;
-
-impl tonic::codec::Codec for Raw {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        into.put(item);
-        Ok(())
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::default()
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining())))
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::default()
     }
 }

@@ -47,7 +47,7 @@ pub static ROTATE_CA: Command = Command {
     group: Group::Machines,
     about: "Replace the CAs of the machine API and of Kubernetes",
     long: "Makes new authorities for the machine API and for Kubernetes and brings them to all machines in three\n\
-           steps, so that no request fails: the new one is accepted, becomes the issuing one, and the old one is\n\
+           steps, each on all machines: the new one is accepted, becomes the issuing one, and the old one is\n\
            dropped. The new client configuration goes to the file of --output. Without --dry-run=false nothing\n\
            changes.",
     examples: &["rotate-ca", "rotate-ca --dry-run=false", "rotate-ca --dry-run=false --kubernetes=false"],

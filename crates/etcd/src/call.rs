@@ -13,8 +13,9 @@ use tonic::{Code, Request, Status, Streaming};
 
 use crate::Client;
 
-/// Time for a connection.
-const DIAL_MAX: Duration = Duration::from_secs(5);
+/// Time for a connection. A member listens before it serves; what it tells the others of itself first may take it seven
+/// seconds and a second try.
+const DIAL_MAX: Duration = Duration::from_secs(10);
 /// The next member is dialed this much later.
 const STAGGER: Duration = Duration::from_millis(150);
 /// Time for a call that answers once.

@@ -99,10 +99,13 @@ fuzz: setup ## Everything that reads bytes from outside, for longer (FUZZ_SEED=,
 		$(CARGO) test --locked --workspace --exclude ichor-live --test fuzz -- --nocapture
 	@ICHOR_FUZZ_SEED=$(FUZZ_SEED) ICHOR_FUZZ_FACTOR=$(FUZZ_FACTOR) $(CARGO) test --locked -p ichor-config --test properties
 
+LIVE_SUITES := api cluster config faults network why dashboard etcd_client etcd \
+	kubernetes kubernetes_kill budgets security gateway containers kube_api control_plane
+
 .PHONY: test-live
 test-live: ## Tests on live sandbox machines (needs `make build`)
 	@$(call say,live machines)
-	@ICHOR_ROOT=$(CURDIR) $(CARGO) test --locked -p ichor-live --test api --test cluster --test config --test faults --test network --test why --test dashboard --test etcd_client --test etcd --test kubernetes --test kubernetes_kill --test budgets --test security --test gateway --test containers --test kube_api --test control_plane -- --test-threads=1
+	@ICHOR_ROOT=$(CURDIR) scripts/live $(LIVE_SUITES)
 
 .PHONY: test-life
 test-life: ## Images and authorities of a cluster in use change (minutes; see docs/status.md for what it finds)

@@ -11,7 +11,11 @@ import (
 )
 
 // attempts bounds how often a comparison of measured values is tried: a number may grow a digit between two runs.
-const attempts = 4
+// Machines come to rest between them.
+const attempts = 6
+
+// pause is the rest before an attempt.
+func pause(attempt int) { time.Sleep(time.Duration(attempt) * 500 * time.Millisecond) }
 
 // comparison is one command and what to hold against each other.
 type comparison struct {
@@ -39,10 +43,11 @@ type comparison struct {
 	statusOnly bool
 }
 
-func (c comparison) run(who client) outcome {
-	limit := 30 * time.Second
+// run gives followers more time with every attempt: a busy machine needs it to start them.
+func (c comparison) run(who client, attempt int) outcome {
+	limit := 2 * time.Minute
 	if c.limit > 0 {
-		limit = c.limit
+		limit = c.limit * time.Duration(1+attempt)
 	}
 	out := who.run(limit, words(c.line)...)
 	if c.limit > 0 {
@@ -81,8 +86,9 @@ func compare(t *testing.T, cases []comparison) {
 func (c comparison) againstOriginal(t *testing.T) {
 	t.Helper()
 	var problem string
-	for range attempts {
-		left, right := c.run(theirs()), c.run(ours())
+	for attempt := range attempts {
+		pause(attempt)
+		left, right := c.run(theirs(), attempt), c.run(ours(), attempt)
 		if problem = c.differs(left, right); problem == "" {
 			if c.changing {
 				return
@@ -135,7 +141,7 @@ func (c comparison) write(t *testing.T, text string) {
 func (c comparison) againstStored(t *testing.T) {
 	t.Helper()
 	if c.changing {
-		if out := c.run(ours()); out.status != 0 && out.stderr == "" {
+		if out := c.run(ours(), 0); out.status != 0 && out.stderr == "" {
 			t.Errorf("%s: failed without a word", c.line)
 		}
 		return
@@ -145,8 +151,9 @@ func (c comparison) againstStored(t *testing.T) {
 		t.Fatalf("no expectation: %v", err)
 	}
 	var got string
-	for range attempts {
-		if got = stored(c, c.run(ours())); got == string(want) {
+	for attempt := range attempts {
+		pause(attempt)
+		if got = stored(c, c.run(ours(), attempt)); got == string(want) {
 			return
 		}
 	}

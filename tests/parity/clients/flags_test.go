@@ -28,7 +28,7 @@ func tree(who client) map[string]command {
 	found := map[string]command{}
 	var walk func(path []string)
 	walk = func(path []string) {
-		help := who.run(10*time.Second, append(slices.Clone(path), "--help")...).stdout
+		help := who.run(time.Minute, append(slices.Clone(path), "--help")...).stdout
 		this, below := read(help, len(path) == 0)
 		if len(path) > 0 {
 			found[strings.Join(path, " ")] = this

@@ -65,15 +65,15 @@ func setUp() error {
 	fleet.home = home
 	fleet.name = fmt.Sprintf("clients-%d", os.Getpid())
 	fleet.talosconfig = filepath.Join(home, ".talos", "config")
-	made := ours().run(3*time.Minute, "cluster", "create", "--name", fleet.name, "--cidr", "10.78.0.0/24",
+	made := ours().run(10*time.Minute, "cluster", "create", "--name", fleet.name, "--cidr", "10.78.0.0/24",
 		"--controlplanes", "1", "--workers", "1")
 	if made.status != 0 {
 		return fmt.Errorf("exit status %d: %s", made.status, made.stderr)
 	}
 	// What is compared needs machines that answer, not a cluster that is complete.
 	var last outcome
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
-		last = ours().run(10*time.Second, "-n", controlPlane+","+worker, "get", "machinestatus", "-o", "jsonpath={.spec.stage}")
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		last = ours().run(time.Minute, "-n", controlPlane+","+worker, "get", "machinestatus", "-o", "jsonpath={.spec.stage}")
 		if last.status == 0 && strings.Count(last.stdout, "running") == 2 {
 			return nil
 		}
@@ -85,7 +85,7 @@ func tearDown() {
 	if fleet.home == "" {
 		return
 	}
-	if gone := ours().run(time.Minute, "cluster", "destroy", "--name", fleet.name); gone.status != 0 {
+	if gone := ours().run(5*time.Minute, "cluster", "destroy", "--name", fleet.name); gone.status != 0 {
 		fmt.Fprintf(os.Stderr, "destroy the cluster: %s\n", gone.stderr)
 	}
 	_ = os.RemoveAll(fleet.home)
@@ -113,7 +113,7 @@ func (c client) run(limit time.Duration, args ...string) outcome {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.path, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-	cmd.WaitDelay = 5 * time.Second
+	cmd.WaitDelay = 30 * time.Second
 	cmd.Dir = fleet.home
 	cmd.Env = append(os.Environ(), "HOME="+fleet.home, "TALOSCONFIG="+fleet.talosconfig, "TZ=UTC", "KUBECONFIG=")
 	var stdout, stderr bytes.Buffer

@@ -11,15 +11,15 @@ import (
 // TestMaintenance compares what the clients say of a machine that waits for its configuration.
 func TestMaintenance(t *testing.T) {
 	name := fmt.Sprintf("waiting-%d", os.Getpid())
-	made := ours().run(2*time.Minute, "cluster", "create", "--name", name, "--cidr", "10.79.0.0/24",
+	made := ours().run(10*time.Minute, "cluster", "create", "--name", name, "--cidr", "10.79.0.0/24",
 		"--controlplanes", "1", "--workers", "0", "--skip-injecting-config", "--wait=false")
-	t.Cleanup(func() { ours().run(time.Minute, "cluster", "destroy", "--force", "--name", name) })
+	t.Cleanup(func() { ours().run(5*time.Minute, "cluster", "destroy", "--force", "--name", name) })
 	if made.status != 0 {
 		t.Fatalf("exit status %d: %s", made.status, made.stderr)
 	}
 	const waiting = "-n 127.79.0.2 "
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		out := ours().run(10*time.Second, words(waiting+"get hostname --insecure -o jsonpath={.spec.hostname}")...)
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		out := ours().run(time.Minute, words(waiting+"get hostname --insecure -o jsonpath={.spec.hostname}")...)
 		if strings.Contains(out.stdout, "controlplane") {
 			break
 		}

@@ -64,7 +64,7 @@ func startServer(t *testing.T) *grpc.ClientConn {
 		}
 
 		return probe.Close() == nil
-	}, 10*time.Second, 10*time.Millisecond, "the server did not listen")
+	}, time.Minute, 10*time.Millisecond, "the server did not listen")
 
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func stop(t *testing.T, cmd *exec.Cmd, stdin io.Closer) {
 
 	require.NoError(t, stdin.Close())
 
-	timer := time.AfterFunc(5*time.Second, func() { cmd.Process.Kill() }) //nolint:errcheck
+	timer := time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() }) //nolint:errcheck
 	defer timer.Stop()
 
 	cmd.Wait() //nolint:errcheck
@@ -110,7 +110,7 @@ func TestConformanceOneNamespace(t *testing.T) {
 func TestErrorTexts(t *testing.T) {
 	st := newState(t)
 
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 
 	path := conformance.NewPathResource("default", "var/run")

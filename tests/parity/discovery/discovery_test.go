@@ -31,7 +31,7 @@ import (
 const examplesEnv = "ICHOR_EXAMPLES"
 
 // patience bounds every wait.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // startService runs a fresh service for one test and returns its address.
 func startService(t *testing.T) string {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,6 +24,9 @@ var fleet struct {
 	controls    []string
 	workers     []string
 }
+
+// patience bounds every step: what takes a moment on a quiet machine may take long on a busy one.
+const patience = 2 * time.Minute
 
 const (
 	controls = 2
@@ -54,7 +58,7 @@ func setUp() error {
 	fleet.name = fmt.Sprintf("parity-%d", os.Getpid())
 	fleet.talosconfig = filepath.Join(home, ".talos", "config")
 
-	if out, err := ichorctl(3*time.Minute, "cluster", "create", "--name", fleet.name, "--cidr", "10.77.0.0/24",
+	if out, err := ichorctl(10*time.Minute, "cluster", "create", "--name", fleet.name, "--cidr", "10.77.0.0/24",
 		"--controlplanes", fmt.Sprint(controls), "--workers", fmt.Sprint(workers)); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
@@ -64,14 +68,33 @@ func setUp() error {
 	for i := range workers {
 		fleet.workers = append(fleet.workers, fmt.Sprintf("10.77.0.%d", 2+controls+i))
 	}
-	return nil
+	// Every machine is asked through the first one, as the tests do.
+	var out string
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		if out, err = ichorctl(patience, "-n", strings.Join(everyNode(), ","), "version"); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("the machines do not answer: %w: %s", err, out)
+}
+
+// eventually tries until there is no problem any more, and tells the last one otherwise.
+func eventually(t *testing.T, what string, attempt func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		if err = attempt(); err == nil {
+			return
+		}
+	}
+	t.Errorf("%s: %v", what, err)
 }
 
 func tearDown() {
 	if fleet.home == "" {
 		return
 	}
-	if out, err := ichorctl(time.Minute, "cluster", "destroy", "--name", fleet.name); err != nil {
+	if out, err := ichorctl(5*time.Minute, "cluster", "destroy", "--name", fleet.name); err != nil {
 		fmt.Fprintf(os.Stderr, "destroy the cluster: %v: %s\n", err, out)
 	}
 	_ = os.RemoveAll(fleet.home)

@@ -7,9 +7,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"testing"
-	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
@@ -21,31 +21,34 @@ import (
 
 func node(t *testing.T) context.Context {
 	t.Helper()
-	return client.WithNode(timeout(t, 30*time.Second), fleet.controls[0])
+	return client.WithNode(timeout(t, patience), fleet.controls[0])
 }
 
 func TestContainersOfTheSystemShowTheDaemons(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNodes(timeout(t, 30*time.Second), everyNode()...)
-	reply, err := c.Containers(ctx, "system", common.ContainerDriver_CONTAINERD)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[string]bool{}
-	for _, message := range reply.GetMessages() {
-		for _, found := range message.GetContainers() {
-			if found.GetId() == "apid" && found.GetPid() > 1 && found.GetStatus() == "RUNNING" {
-				seen[message.GetMetadata().GetHostname()] = true
+	ctx := client.WithNodes(timeout(t, patience), everyNode()...)
+	eventually(t, "containers", func() error {
+		reply, err := c.Containers(ctx, "system", common.ContainerDriver_CONTAINERD)
+		if err != nil {
+			return err
+		}
+		seen := map[string]bool{}
+		for _, message := range reply.GetMessages() {
+			for _, found := range message.GetContainers() {
+				if found.GetId() == "apid" && found.GetPid() > 1 && found.GetStatus() == "RUNNING" {
+					seen[message.GetMetadata().GetHostname()] = true
+				}
 			}
 		}
-	}
-	if len(seen) != len(everyNode()) {
-		t.Errorf("apid was seen on %v", seen)
-	}
-	stats, err := c.Stats(node(t), "system", common.ContainerDriver_CONTAINERD)
-	if err != nil || len(stats.GetMessages()[0].GetStats()) == 0 || stats.GetMessages()[0].GetStats()[0].GetMemoryUsage() == 0 {
-		t.Errorf("stats: %v %v", stats, err)
-	}
+		if len(seen) != len(everyNode()) {
+			return fmt.Errorf("apid was seen on %v", seen)
+		}
+		stats, err := c.Stats(node(t), "system", common.ContainerDriver_CONTAINERD)
+		if err != nil || len(stats.GetMessages()[0].GetStats()) == 0 || stats.GetMessages()[0].GetStats()[0].GetMemoryUsage() == 0 {
+			return fmt.Errorf("stats: %v %w", stats, err)
+		}
+		return nil
+	})
 }
 
 func TestWithoutARuntimeThereAreNoContainersAndNoImages(t *testing.T) {

@@ -53,7 +53,7 @@ func sysctl(t *testing.T, ctx context.Context, c *client.Client) string {
 
 func TestADryRunShowsTheDiffAndChangesNothing(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNode(timeout(t, 20*time.Second), fleet.workers[0])
+	ctx := client.WithNode(timeout(t, patience), fleet.workers[0])
 	before := sysctl(t, ctx, c)
 	reply, err := c.ApplyConfiguration(ctx, &machine.ApplyConfigurationRequest{
 		Data: patched(t, ctx, c, "7"), Mode: machine.ApplyConfigurationRequest_NO_REBOOT, DryRun: true,
@@ -71,10 +71,10 @@ func TestADryRunShowsTheDiffAndChangesNothing(t *testing.T) {
 
 func TestTryReturnsByItself(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNode(timeout(t, 30*time.Second), fleet.workers[0])
+	ctx := client.WithNode(timeout(t, 2*patience), fleet.workers[0])
 	before := sysctl(t, ctx, c)
 	_, err := c.ApplyConfiguration(ctx, &machine.ApplyConfigurationRequest{
-		Data: patched(t, ctx, c, "1"), Mode: machine.ApplyConfigurationRequest_TRY, TryModeTimeout: durationpb.New(2 * time.Second),
+		Data: patched(t, ctx, c, "1"), Mode: machine.ApplyConfigurationRequest_TRY, TryModeTimeout: durationpb.New(20 * time.Second),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestTryReturnsByItself(t *testing.T) {
 	if now := sysctl(t, ctx, c); now != "1" {
 		t.Errorf("the tried configuration is not active: %q", now)
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for sysctl(t, ctx, c) != before {
 		if time.Now().After(deadline) {
 			t.Fatal("the tried configuration stayed")
@@ -93,7 +93,7 @@ func TestTryReturnsByItself(t *testing.T) {
 
 func TestNoRebootAppliesAtOnce(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNode(timeout(t, 20*time.Second), fleet.workers[0])
+	ctx := client.WithNode(timeout(t, patience), fleet.workers[0])
 	reply, err := c.ApplyConfiguration(ctx, &machine.ApplyConfigurationRequest{
 		Data: patched(t, ctx, c, "1"), Mode: machine.ApplyConfigurationRequest_AUTO,
 	})
@@ -119,7 +119,7 @@ func bootID(ctx context.Context, c *client.Client) (string, error) {
 
 func TestAWorkerRebootsAndKeepsItsConfiguration(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNode(timeout(t, 60*time.Second), fleet.workers[0])
+	ctx := client.WithNode(timeout(t, 3*patience), fleet.workers[0])
 	before, err := bootID(ctx, c)
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestAWorkerRebootsAndKeepsItsConfiguration(t *testing.T) {
 
 func TestAClientOfAnotherClusterIsTurnedAway(t *testing.T) {
 	dir := t.TempDir()
-	if out, err := ichorctl(30*time.Second, "gen", "config", "other", "https://10.77.0.2:6443", "--output", dir); err != nil {
+	if out, err := ichorctl(patience, "gen", "config", "other", "https://10.77.0.2:6443", "--output", dir); err != nil {
 		t.Fatalf("gen config: %v: %s", err, out)
 	}
 	for _, file := range []string{"controlplane.yaml", "worker.yaml"} {
@@ -181,7 +181,7 @@ func TestAClientOfAnotherClusterIsTurnedAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stranger.Close() //nolint:errcheck
-	if _, err := stranger.Version(timeout(t, 10*time.Second)); err == nil {
+	if _, err := stranger.Version(timeout(t, patience)); err == nil {
 		t.Error("a client of another cluster was let in")
 	}
 	bare, err := client.New(t.Context(), client.WithTLSConfig(&tls.Config{InsecureSkipVerify: true}), //nolint:gosec
@@ -190,7 +190,7 @@ func TestAClientOfAnotherClusterIsTurnedAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bare.Close() //nolint:errcheck
-	if _, err := bare.Version(timeout(t, 10*time.Second)); err == nil {
+	if _, err := bare.Version(timeout(t, patience)); err == nil {
 		t.Error("a client without a certificate was let in")
 	}
 }

@@ -1,9 +1,9 @@
 package node_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cosi-project/runtime/pkg/resource"
 	"github.com/cosi-project/runtime/pkg/resource/meta"
@@ -20,7 +20,7 @@ import (
 
 func TestEveryDefinitionIsListed(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNode(timeout(t, 10*time.Second), fleet.controls[0])
+	ctx := client.WithNode(timeout(t, patience), fleet.controls[0])
 	list, err := safe.StateListAll[*meta.ResourceDefinition](ctx, c.COSI)
 	if err != nil {
 		t.Fatal(err)
@@ -33,34 +33,37 @@ func TestEveryDefinitionIsListed(t *testing.T) {
 func TestTypedReadsOnEveryNode(t *testing.T) {
 	c := connect(t)
 	for _, node := range everyNode() {
-		ctx := client.WithNode(timeout(t, 10*time.Second), node)
-		hostname, err := safe.StateGetByID[*network.HostnameStatus](ctx, c.COSI, network.HostnameID)
-		if err != nil || hostname.TypedSpec().Hostname == "" {
-			t.Errorf("%s: hostname: %v %v", node, hostname, err)
-		}
-		addresses, err := safe.StateGetByID[*network.NodeAddress](ctx, c.COSI, network.NodeAddressDefaultID)
-		if err != nil || len(addresses.TypedSpec().Addresses) == 0 || addresses.TypedSpec().Addresses[0].Addr().String() != node {
-			t.Errorf("%s: default address: %v %v", node, addresses, err)
-		}
-		machineStatus, err := safe.StateGetByID[*runtime.MachineStatus](ctx, c.COSI, runtime.MachineStatusID)
-		if err != nil || machineStatus.TypedSpec().Stage != runtime.MachineStageRunning {
-			t.Errorf("%s: machine status: %v %v", node, machineStatus, err)
-		}
-		kind, err := safe.StateGetByID[*config.MachineType](ctx, c.COSI, config.MachineTypeID)
-		if err != nil {
-			t.Errorf("%s: machine type: %v %v", node, kind, err)
-		}
-		links, err := safe.StateListAll[*network.LinkStatus](ctx, c.COSI)
-		if err != nil || links.Len() < 2 {
-			t.Errorf("%s: links: %v %v", node, links, err)
-		}
+		ctx := client.WithNode(timeout(t, patience), node)
+		eventually(t, node, func() error {
+			hostname, err := safe.StateGetByID[*network.HostnameStatus](ctx, c.COSI, network.HostnameID)
+			if err != nil || hostname.TypedSpec().Hostname == "" {
+				return fmt.Errorf("hostname: %v %w", hostname, err)
+			}
+			addresses, err := safe.StateGetByID[*network.NodeAddress](ctx, c.COSI, network.NodeAddressDefaultID)
+			if err != nil || len(addresses.TypedSpec().Addresses) == 0 || addresses.TypedSpec().Addresses[0].Addr().String() != node {
+				return fmt.Errorf("default address: %v %w", addresses, err)
+			}
+			machineStatus, err := safe.StateGetByID[*runtime.MachineStatus](ctx, c.COSI, runtime.MachineStatusID)
+			if err != nil || machineStatus.TypedSpec().Stage != runtime.MachineStageRunning {
+				return fmt.Errorf("machine status: %v %w", machineStatus, err)
+			}
+			kind, err := safe.StateGetByID[*config.MachineType](ctx, c.COSI, config.MachineTypeID)
+			if err != nil {
+				return fmt.Errorf("machine type: %v %w", kind, err)
+			}
+			links, err := safe.StateListAll[*network.LinkStatus](ctx, c.COSI)
+			if err != nil || links.Len() < 2 {
+				return fmt.Errorf("links: %v %w", links, err)
+			}
+			return nil
+		})
 	}
 }
 
 func TestTheMachineConfigurationLoadsAndValidates(t *testing.T) {
 	c := connect(t)
 	for _, node := range everyNode() {
-		ctx := client.WithNode(timeout(t, 10*time.Second), node)
+		ctx := client.WithNode(timeout(t, patience), node)
 		mc, err := safe.StateGetByID[*config.MachineConfig](ctx, c.COSI, config.ActiveID)
 		if err != nil {
 			t.Fatalf("%s: %v", node, err)
@@ -80,7 +83,7 @@ func (containerMode) InContainer() bool     { return false }
 
 func TestWatchStartsWithTheContents(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNode(timeout(t, 10*time.Second), fleet.controls[0])
+	ctx := client.WithNode(timeout(t, patience), fleet.controls[0])
 	events := make(chan state.Event)
 	kind := resource.NewMetadata(network.NamespaceName, network.LinkStatusType, "", resource.VersionUndefined)
 	if err := c.COSI.WatchKind(ctx, kind, events, state.WithBootstrapContents(true)); err != nil {
@@ -106,7 +109,7 @@ func TestWatchStartsWithTheContents(t *testing.T) {
 
 func TestSecretsAreForAdministratorsAndWritesForNobody(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNode(timeout(t, 10*time.Second), fleet.controls[0])
+	ctx := client.WithNode(timeout(t, patience), fleet.controls[0])
 	if _, err := safe.StateGetByID[*secrets.OSRoot](ctx, c.COSI, secrets.OSRootID); err != nil {
 		t.Errorf("root secrets for an administrator: %v", err)
 	}

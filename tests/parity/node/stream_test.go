@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
@@ -45,7 +44,7 @@ func recvAll[T any](recv func() (T, error)) ([]T, error) {
 
 func TestReadStreamsAFile(t *testing.T) {
 	c := connect(t)
-	reader, err := c.Read(client.WithNode(timeout(t, 10*time.Second), fleet.workers[0]), "/proc/sys/kernel/random/boot_id")
+	reader, err := c.Read(client.WithNode(timeout(t, patience), fleet.workers[0]), "/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +56,7 @@ func TestReadStreamsAFile(t *testing.T) {
 
 func TestListWalksADirectory(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNodes(timeout(t, 20*time.Second), fleet.controls...)
+	ctx := client.WithNodes(timeout(t, patience), fleet.controls...)
 	stream, err := c.LS(ctx, &machine.ListRequest{Root: "/usr", Recurse: true, RecursionDepth: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +81,7 @@ func TestListWalksADirectory(t *testing.T) {
 
 func TestLogsFollowAndTail(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNode(timeout(t, 20*time.Second), fleet.controls[0])
+	ctx := client.WithNode(timeout(t, patience), fleet.controls[0])
 
 	stream, err := c.Logs(ctx, "system", common.ContainerDriver_CONTAINERD, "machined", false, -1)
 	if err != nil {
@@ -115,7 +114,7 @@ func TestLogsFollowAndTail(t *testing.T) {
 
 func TestDmesgOfSeveralNodes(t *testing.T) {
 	c := connect(t)
-	stream, err := c.Dmesg(client.WithNodes(timeout(t, 20*time.Second), everyNode()...), false, false)
+	stream, err := c.Dmesg(client.WithNodes(timeout(t, patience), everyNode()...), false, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +125,7 @@ func TestDmesgOfSeveralNodes(t *testing.T) {
 
 func TestEventsHaveAHistory(t *testing.T) {
 	c := connect(t)
-	ctx, cancel := context.WithCancel(client.WithNode(timeout(t, 20*time.Second), fleet.controls[0]))
+	ctx, cancel := context.WithCancel(client.WithNode(timeout(t, patience), fleet.controls[0]))
 	defer cancel()
 	seen := map[string]bool{}
 	err := c.EventsWatch(ctx, func(events <-chan client.Event) {
@@ -156,7 +155,7 @@ func TestEventsHaveAHistory(t *testing.T) {
 
 func TestCopyGivesATar(t *testing.T) {
 	c := connect(t)
-	reader, err := c.Copy(client.WithNode(timeout(t, 20*time.Second), fleet.controls[0]), "/etc")
+	reader, err := c.Copy(client.WithNode(timeout(t, patience), fleet.controls[0]), "/etc")
 	if err != nil {
 		t.Fatal(err)
 	}

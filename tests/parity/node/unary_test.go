@@ -21,7 +21,7 @@ import (
 func TestVersionOfOneNode(t *testing.T) {
 	c := connect(t)
 	for _, node := range everyNode() {
-		reply, err := c.Version(client.WithNode(timeout(t, 10*time.Second), node))
+		reply, err := c.Version(client.WithNode(timeout(t, patience), node))
 		if err != nil {
 			t.Fatalf("%s: %v", node, err)
 		}
@@ -39,7 +39,7 @@ func TestVersionOfOneNode(t *testing.T) {
 
 func TestVersionOfSeveralNodesThroughOneEndpoint(t *testing.T) {
 	c := connect(t)
-	reply, err := c.Version(client.WithNodes(timeout(t, 10*time.Second), everyNode()...))
+	reply, err := c.Version(client.WithNodes(timeout(t, patience), everyNode()...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestVersionOfSeveralNodesThroughOneEndpoint(t *testing.T) {
 
 func TestANodeThatIsNotThereFailsAlone(t *testing.T) {
 	c := connect(t)
-	reply, err := c.Version(client.WithNodes(timeout(t, 60*time.Second), fleet.controls[0], "10.77.0.200"))
+	reply, err := c.Version(client.WithNodes(timeout(t, patience), fleet.controls[0], "10.77.0.200"))
 	if err == nil {
 		t.Fatal("no error for the missing node")
 	}
@@ -70,7 +70,7 @@ func TestANodeThatIsNotThereFailsAlone(t *testing.T) {
 
 func TestUnaryCallsOfTheSpine(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNode(timeout(t, 30*time.Second), fleet.controls[0])
+	ctx := client.WithNode(timeout(t, patience), fleet.controls[0])
 
 	if reply, err := c.Memory(ctx); err != nil || reply.GetMessages()[0].GetMeminfo().GetMemtotal() == 0 {
 		t.Errorf("memory: %v %v", reply, err)
@@ -104,7 +104,7 @@ func TestUnaryCallsOfTheSpine(t *testing.T) {
 
 func TestServicesOfMachinedCannotBeStopped(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNode(timeout(t, 10*time.Second), fleet.controls[0])
+	ctx := client.WithNode(timeout(t, patience), fleet.controls[0])
 	if _, err := c.ServiceStop(ctx, "machined"); err == nil || !strings.Contains(err.Error(), "doesn't support") {
 		t.Errorf("stop machined: %v", err)
 	}
@@ -115,7 +115,7 @@ func TestServicesOfMachinedCannotBeStopped(t *testing.T) {
 
 func TestStatusCodes(t *testing.T) {
 	c := connect(t)
-	here := client.WithNode(timeout(t, 30*time.Second), fleet.controls[0])
+	here := client.WithNode(timeout(t, patience), fleet.controls[0])
 
 	reader, err := c.GenerateClientConfiguration(here, &machine.GenerateClientConfigurationRequest{
 		Roles: role.MakeSet(role.Reader).Strings(), CrtTtl: durationpb.New(time.Hour),
@@ -137,7 +137,7 @@ func TestStatusCodes(t *testing.T) {
 		t.Errorf("a reader may ask for the version: %v", err)
 	}
 	for _, node := range []string{fleet.controls[0], fleet.controls[1], fleet.workers[0]} {
-		ctx := client.WithNode(timeout(t, 10*time.Second), node)
+		ctx := client.WithNode(timeout(t, patience), node)
 		if err := asReader.Reboot(ctx); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("reboot of %s by a reader: %v", node, err)
 		}
@@ -150,7 +150,7 @@ func TestStatusCodes(t *testing.T) {
 		}
 	}
 
-	worker := client.WithNode(timeout(t, 10*time.Second), fleet.workers[0])
+	worker := client.WithNode(timeout(t, patience), fleet.workers[0])
 	_, err = c.GenerateClientConfiguration(worker, &machine.GenerateClientConfigurationRequest{
 		Roles: []string{"os:reader"}, CrtTtl: durationpb.New(time.Hour),
 	})
@@ -177,7 +177,7 @@ func TestStatusCodes(t *testing.T) {
 
 func TestTheResponseToAnUnknownMethodIsUnimplemented(t *testing.T) {
 	c := connect(t)
-	ctx := client.WithNode(timeout(t, 10*time.Second), fleet.controls[0])
+	ctx := client.WithNode(timeout(t, patience), fleet.controls[0])
 	// The deprecated call that the original dropped long ago: nobody serves it.
 	err := invoke(ctx, c, "/machine.MachineService/NoSuchMethod")
 	if status.Code(err) != codes.Unimplemented {

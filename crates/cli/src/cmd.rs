@@ -12,6 +12,7 @@ pub mod copy;
 pub mod dashboard;
 pub mod edit;
 pub mod etcd;
+mod etcd_backup;
 mod etcd_snapshot;
 pub mod events;
 pub mod files;

@@ -12,6 +12,11 @@ const READ_MAX: u64 = 64 * 1024 * 1024;
 
 /// Reads a file.
 pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    read_large(path, READ_MAX)
+}
+
+/// Reads a file of at most `max` bytes.
+pub fn read_large(path: &Path, max: u64) -> Result<Vec<u8>, Failure> {
     let doing = || format!("open {}", path.display());
     let file = fs::File::open(path).map_err(|error| {
         let failure = Failure::new(format!("{}: {}", doing(), go_error(&error)));
@@ -20,19 +25,23 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
             _ => failure,
         }
     })?;
-    limited(file).context(doing())
+    limited(file, max).context(doing())
 }
 
 /// Reads standard input for `-`, else the file.
 pub fn read_or_stdin(path: &str) -> Result<Vec<u8>, Failure> {
-    if path == "-" { limited(io::stdin()).context("read standard input") } else { read(Path::new(path)) }
+    if path == "-" {
+        limited(io::stdin(), READ_MAX).context("read standard input")
+    } else {
+        read(Path::new(path))
+    }
 }
 
-fn limited(source: impl io::Read) -> io::Result<Vec<u8>> {
+fn limited(source: impl io::Read, max: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    source.take(READ_MAX + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > READ_MAX {
-        return Err(io::Error::other("larger than 64 MiB"));
+    source.take(max + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > max {
+        return Err(io::Error::other(format!("larger than {} MiB", max >> 20)));
     }
     Ok(content)
 }

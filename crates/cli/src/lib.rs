@@ -1,5 +1,6 @@
 //! `ichorctl`: commands, their table, and what they print.
 
+pub mod age;
 pub mod bolt;
 pub mod cgroups;
 pub mod cmd;
@@ -22,12 +23,14 @@ pub mod packets;
 pub mod parse;
 pub mod profile;
 pub mod pull;
+pub mod s3;
 pub mod session;
 pub mod support;
 pub mod table;
 pub mod tabs;
 pub mod term;
 pub mod text;
+pub mod web;
 pub mod why;
 pub mod zip;
 

@@ -2,20 +2,17 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, HOST, LOCATION, USER_AGENT, WWW_AUTHENTICATE};
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::header::{ACCEPT, AUTHORIZATION, LOCATION, WWW_AUTHENTICATE};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 use crate::failure::{Context as _, Failure};
+use crate::web::Web;
 
 /// Time to connect, and to begin an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -29,9 +26,6 @@ const REDIRECTS_MAX: usize = 5;
 const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
                         application/vnd.docker.distribution.manifest.list.v2+json, \
                         application/vnd.docker.distribution.manifest.v2+json";
-/// Bundles of the system's authorities, the first that exists counts.
-const SYSTEM_ROOTS: [&str; 3] =
-    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
 /// An image, as people name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,14 +85,14 @@ impl Reference {
 /// A client; it remembers the tokens it was given.
 pub struct Registry {
     insecure: bool,
-    tls: Option<TlsConnector>,
+    web: Web,
     tokens: HashMap<String, String>,
 }
 
 impl Registry {
     /// A client; `insecure` lets registries answer without TLS.
     pub fn new(insecure: bool) -> Self {
-        Self { insecure, tls: None, tokens: HashMap::new() }
+        Self { insecure, web: Web::default(), tokens: HashMap::new() }
     }
 
     /// A manifest, as it is, and its digest.
@@ -198,56 +192,12 @@ impl Registry {
     }
 
     async fn ask(&mut self, url: &str, token: Option<String>) -> Result<Response<Incoming>, Failure> {
-        let uri: Uri = url.parse().context(url)?;
-        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let secure = uri.scheme_str() == Some("https");
-        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let stream =
-            TcpStream::connect((host.as_str(), port)).await.context(format!("connect to {host}:{port}"))?;
-        let mut request = Request::builder()
-            .method(Method::GET)
-            .uri(uri.path_and_query().map_or("/", |path| path.as_str()))
-            .header(HOST, uri.authority().map_or("", |authority| authority.as_str()))
-            .header(USER_AGENT, "ichorctl")
-            .header(ACCEPT, ACCEPTED);
+        let mut request = Request::builder().method(Method::GET).uri(url).header(ACCEPT, ACCEPTED);
         if let Some(token) = token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request.body(Empty::<Bytes>::new()).context(url)?;
-        if !secure {
-            return send(TokioIo::new(stream), request).await.context(url);
-        }
-        let name = rustls::pki_types::ServerName::try_from(host.clone()).context(&host)?;
-        let stream = self.tls()?.connect(name, stream).await.context(format!("TLS with {host}"))?;
-        send(TokioIo::new(stream), request).await.context(url)
+        self.web.send(request.body(Empty::<Bytes>::new()).context(url)?).await
     }
-
-    fn tls(&mut self) -> Result<TlsConnector, Failure> {
-        if let Some(tls) = &self.tls {
-            return Ok(tls.clone());
-        }
-        use rustls::pki_types::pem::PemObject as _;
-        ichor_pki::install_provider();
-        let bundle = SYSTEM_ROOTS.iter().find_map(|path| std::fs::read(path).ok());
-        let bundle = bundle.ok_or_else(|| Failure::new("the system has no bundle of authorities"))?;
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add_parsable_certificates(
-            rustls::pki_types::CertificateDer::pem_slice_iter(&bundle).filter_map(Result::ok),
-        );
-        let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        let tls = TlsConnector::from(Arc::new(config));
-        self.tls = Some(tls.clone());
-        Ok(tls)
-    }
-}
-
-async fn send<I>(io: I, request: Request<Empty<Bytes>>) -> Result<Response<Incoming>, hyper::Error>
-where
-    I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
-    tokio::spawn(connection);
-    sender.send_request(request).await
 }
 
 /// Where a token is to be had, as a refusal says: `Bearer realm="…",service="…",scope="…"`.

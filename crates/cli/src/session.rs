@@ -43,6 +43,23 @@ impl Session {
         Ok(Self::over(client, profile.nodes, peer, true))
     }
 
+    /// Connects to the only machine that is named; when none is, to an endpoint, which then answers itself. For
+    /// programs in pods, whose client configuration names endpoints alone.
+    pub async fn open_near(call: &Call) -> Result<Self, Failure> {
+        if !crate::profile::load(call)?.nodes.is_empty() {
+            let session = Self::open(call).await?;
+            return session.only(call).map(|_| session);
+        }
+        let client = crate::profile::load(call)?.client()?;
+        let peer = connect(&client).await?;
+        Ok(Self::over(client, vec![peer.clone()], peer, false))
+    }
+
+    /// The client of the machine that [`Session::open_near`] found.
+    pub fn near(&self) -> Client {
+        self.node(&self.nodes[0])
+    }
+
     /// Connects to a machine that has no configuration yet: the nodes themselves, without a client
     /// certificate, pinned to `fingerprints` when there are any.
     pub async fn open_insecure(call: &Call, fingerprints: &[String]) -> Result<Self, Failure> {

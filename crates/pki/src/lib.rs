@@ -21,6 +21,7 @@ mod info;
 mod key;
 mod oid;
 pub mod pkcs7;
+pub mod primitive;
 mod provider;
 pub mod random;
 mod request;

@@ -2,6 +2,7 @@
 
 mod clock;
 mod controller;
+pub mod s3;
 mod spec;
 mod wait;
 

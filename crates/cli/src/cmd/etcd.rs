@@ -1,7 +1,5 @@
 //! `etcd` and `bootstrap`: the database of the control plane.
 
-use std::path::Path;
-
 use ichor_wire::common::Data;
 use ichor_wire::ichor::node::{EtcdRebuild, EtcdRebuildRequest};
 use ichor_wire::machine as wire;
@@ -15,7 +13,8 @@ use crate::table::{Args, Command, Complete, Flag, Group};
 use crate::tabs::Table;
 use crate::text;
 
-use super::etcd_snapshot::{BACKUP, SNAPSHOT, describe, read_snapshot};
+use super::etcd_backup::{AGE_IDENTITY, BACKUP, FETCH, S3_ENDPOINT, S3_PATH_STYLE, S3_REGION, load};
+use super::etcd_snapshot::{SNAPSHOT, describe};
 
 /// The parent.
 pub static ETCD: Command = Command {
@@ -23,8 +22,8 @@ pub static ETCD: Command = Command {
     group: Group::Machines,
     about: "Manage etcd",
     subcommands: &[
-        &ALARM, &BACKUP, &DEFRAG, &DOWNGRADE, &FORFEIT, &LEAVE, &MEMBERS, &RECOVER, &REMOVE, &SNAPSHOT,
-        &STATUS,
+        &ALARM, &BACKUP, &DEFRAG, &DOWNGRADE, &FETCH, &FORFEIT, &LEAVE, &MEMBERS, &RECOVER, &REMOVE,
+        &SNAPSHOT, &STATUS,
     ],
     ..Command::EMPTY
 };
@@ -127,11 +126,21 @@ pub static BOOTSTRAP: Command = Command {
     name: "bootstrap",
     group: Group::Machines,
     about: "Start etcd of a new cluster, on one machine only",
-    long: "Starts etcd on one control plane machine; the others join it. Do it once in the life of a cluster.",
-    examples: &["bootstrap -n 10.5.0.2", "bootstrap -n 10.5.0.2 --recover-from db.snapshot"],
+    long: "Starts etcd on one control plane machine; the others join it. Do it once in the life of a cluster.\n\
+           With --recover-from the cluster begins with what is in a snapshot or a backup: a file, s3://BUCKET/KEY, or\n\
+           s3://BUCKET/PREFIX/ for the newest backup there.",
+    examples: &[
+        "bootstrap -n 10.5.0.2",
+        "bootstrap -n 10.5.0.2 --recover-from db.snapshot",
+        "bootstrap -n 10.5.0.2 --recover-from s3://backups/prod/ --age-identity key.txt",
+    ],
     flags: &[
+        AGE_IDENTITY,
         Flag::text("recover-from", "start from this snapshot").complete(Complete::File),
         Flag::switch("recover-skip-hash-check", "take a copy of the data directory, which has no checksum"),
+        S3_ENDPOINT,
+        S3_PATH_STYLE,
+        S3_REGION,
     ],
     run: Some(bootstrap),
     ..Command::EMPTY
@@ -352,10 +361,13 @@ fn downgrade_cancel(call: &Call) -> Result<(), Failure> {
 fn bootstrap(call: &Call) -> Result<(), Failure> {
     let recover = call.some_text("recover-from");
     let skip = call.on("recover-skip-hash-check");
-    // The file is looked at before anything is sent.
-    let content = recover.map(|path| read_snapshot(Path::new(path), skip)).transpose()?;
     let request = wire::BootstrapRequest { recover_etcd: recover.is_some(), recover_skip_hash_check: skip };
     block_on(async {
+        // The file is looked at before anything is sent.
+        let content = match recover {
+            Some(source) => Some(load(call, source, skip).await?),
+            None => None,
+        };
         let session = Session::open(call).await?;
         session.only(call)?;
         if let Some(content) = content {

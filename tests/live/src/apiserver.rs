@@ -1,7 +1,7 @@
 //! The real kube-apiserver on the real etcd, alone on loopback: what the client of the Kubernetes API is tried against.
 
 use std::fs::{self, File};
-use std::net::{IpAddr, TcpListener};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -10,7 +10,7 @@ use base64::Engine as _;
 use ichor_pki::{Authority, KeyAlgorithm, Leaf, PrivateKey};
 use jiff::Timestamp;
 
-use crate::root;
+use crate::{free_port, root};
 
 /// Where the server says that it is; nobody is there.
 pub const ADVERTISED: &str = "10.254.0.1";
@@ -176,8 +176,4 @@ fn spawn(program: &str, dir: &Path, args: &[String]) -> Result<Child> {
         .stderr(log)
         .spawn()
         .with_context(|| format!("start {}; `make components` builds it", path.display()))
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -37,6 +37,17 @@ impl Snapshot {
         Self(lines)
     }
 
+    /// What still differs from this picture, signed, after what was let go of has had time to go: groups of processes
+    /// and loop devices outlive their last user for a moment.
+    pub fn left(&self) -> Vec<String> {
+        let mut difference = Vec::new();
+        let _ = crate::wait("the host as it was", crate::SOON, || {
+            difference = self.difference(&Self::take());
+            difference.is_empty().then_some(())
+        });
+        difference
+    }
+
     /// What differs between two pictures, signed.
     pub fn difference(&self, after: &Self) -> Vec<String> {
         let gone = self.0.difference(&after.0).map(|line| format!("- {line}"));

@@ -10,15 +10,19 @@ pub mod processes;
 pub mod programs;
 pub mod table;
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use processes::Process;
 
 /// Longest wait for one run of `ichorctl`; creating a cluster is the slowest.
-const RUN_MAX: Duration = Duration::from_secs(300);
+const RUN_MAX: Duration = Duration::from_secs(600);
+/// Longest wait for what takes a moment on a quiet machine.
+pub const SOON: Duration = Duration::from_secs(90);
 
 /// The top of the repository.
 pub fn root() -> PathBuf {
@@ -37,8 +41,36 @@ pub fn wait<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>
         if start.elapsed() > limit {
             bail!("{what}: nothing within {limit:?}");
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(pause(start.elapsed()));
     }
+}
+
+/// How long to sleep before the next look: what is measured comes soon, what is slow is not made slower by looking.
+fn pause(waited: Duration) -> Duration {
+    Duration::from_millis(if waited < Duration::from_secs(2) { 5 } else { 100 })
+}
+
+/// Repeats `attempt` until it works, for at most `limit`, and says why the last one did not.
+pub fn eventually<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut last = None;
+    wait(what, limit, || attempt().map_err(|error| last = Some(error)).ok())
+        .map_err(|error| last.map_or(error, |last| last.context(format!("{what}: not within {limit:?}"))))
+}
+
+/// A port of loopback that nobody has, and that no outgoing connection is given: a program that is started anew finds
+/// it free again, and a client that dials it meanwhile does not find itself.
+pub fn free_port() -> Result<u16> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const FIRST: u16 = 20_000;
+    const COUNT: u16 = 9_000;
+    let own = u16::try_from(std::process::id() % 89).unwrap_or_default() * 101;
+    for _ in 0..COUNT {
+        let number = FIRST + own.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
+            return Ok(number);
+        }
+    }
+    bail!("no port is free")
 }
 
 /// A cluster of sandbox machines of one test, with a home directory of its own.
@@ -184,6 +216,31 @@ impl Fleet {
         Ok(stdout)
     }
 
+    /// The same, tried until it works: for what comes a moment after something else.
+    pub fn soon(&self, args: &[&str]) -> Result<String> {
+        eventually(&args.join(" "), SOON, || self.ok(args))
+    }
+
+    /// Runs `ichorctl` until it prints what is `wanted`.
+    pub fn says(&self, args: &[&str], wanted: impl Fn(&str) -> bool) -> Result<String> {
+        eventually(&args.join(" "), SOON, || {
+            let text = self.ok(args)?;
+            if wanted(&text) { Ok(text) } else { bail!("{text}") }
+        })
+    }
+
+    /// Runs `ichorctl` until it is refused with `word`: a machine that is busy with something else may first say that.
+    /// Success is an error at once.
+    pub fn refused(&self, args: &[&str], word: &str) -> Result<String> {
+        let mut last = String::new();
+        let found = wait(word, SOON, || {
+            let told = self.fails(args);
+            last = told.as_ref().map_or_else(ToString::to_string, Clone::clone);
+            (told.is_err() || last.contains(word)).then_some(told)
+        });
+        found.with_context(|| format!("ichorctl {}: {last}", args.join(" ")))?
+    }
+
     /// Runs `ichorctl` and gives its standard error; success is an error.
     pub fn fails(&self, args: &[&str]) -> Result<String> {
         let output = self.run(args)?;
@@ -199,6 +256,11 @@ impl Fleet {
         command.args(args).env("HOME", self.home.path()).env_remove("TALOSCONFIG").env_remove("KUBECONFIG");
         command.env("ICHOR_IMAGE", root().join(self.image)).current_dir(root());
         command
+    }
+
+    /// The one daemon of this name, or the youngest.
+    pub fn daemon(&self, name: &str) -> Result<Process> {
+        wait(name, SOON, || self.daemons(name).into_iter().next_back())
     }
 
     /// Every process of the cluster's machines, as the host sees them.

@@ -98,12 +98,13 @@ pub fn peak(pid: i32) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// How often the threads of a process were put on a CPU so far.
+/// How often the threads of a process slept and were woken so far. Being pushed aside by others does not count: that
+/// tells of the others.
 pub fn switches(pid: i32) -> Option<u64> {
     let mut total = 0;
     for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
         let text = fs::read_to_string(thread.ok()?.path().join("status")).ok()?;
-        let counts = text.lines().filter(|line| line.contains("voluntary_ctxt_switches"));
+        let counts = text.lines().filter(|line| line.starts_with("voluntary_ctxt_switches"));
         total += counts.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum::<u64>();
     }
     Some(total)

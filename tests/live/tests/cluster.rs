@@ -1,9 +1,7 @@
 //! The life of a cluster, from outside: create, look, reboot, destroy, and a host that is as before.
 
-use std::time::Duration;
-
 use ichor_live::host::Snapshot;
-use ichor_live::{Fleet, processes, wait};
+use ichor_live::{Fleet, SOON, processes, wait};
 
 #[test]
 fn a_cluster_that_was_created_rebooted_and_destroyed_leaves_the_host_as_it_was() {
@@ -14,14 +12,14 @@ fn a_cluster_that_was_created_rebooted_and_destroyed_leaves_the_host_as_it_was()
     assert!(version.contains("Server:"), "{version}");
     for number in 0..2 {
         let node = fleet.address(number);
-        let status = fleet.ok(&["-n", &node, "get", "machinestatus", "-o", "yaml"]).unwrap();
-        assert!(status.contains("stage: running"), "{status}");
+        let status = ["-n", &node, "get", "machinestatus", "-o", "yaml"];
+        fleet.says(&status, |text| text.contains("stage: running")).unwrap();
     }
     fleet.ok(&["-n", &fleet.address(1), "reboot"]).unwrap();
-    fleet.ok(&["-n", &fleet.address(1), "version"]).unwrap();
+    fleet.soon(&["-n", &fleet.address(1), "version"]).unwrap();
 
     fleet.destroy().unwrap();
-    let difference = before.difference(&Snapshot::take());
+    let difference = before.left();
     assert!(difference.is_empty(), "{difference:#?}");
 }
 
@@ -33,10 +31,10 @@ fn several_clusters_live_side_by_side() {
     for fleet in [&one, &two] {
         let shown = fleet.ok(&["cluster", "show", "--name", fleet.name()]).unwrap();
         assert!(shown.contains(fleet.name()) && shown.contains(&fleet.address(0)), "{shown}");
-        fleet.ok(&["version"]).unwrap();
+        fleet.soon(&["version"]).unwrap();
     }
     one.destroy().unwrap();
-    two.ok(&["version"]).unwrap();
+    two.soon(&["version"]).unwrap();
     two.destroy().unwrap();
 }
 
@@ -68,23 +66,20 @@ fn a_cluster_killed_half_way_can_be_destroyed() {
     for supervisor in processes::with_argument(fleet.name()).iter().filter(|p| p.name.contains("ichorctl")) {
         processes::kill(supervisor.pid);
     }
-    wait("machines end with their supervisor", Duration::from_secs(5), || {
-        fleet.processes().is_empty().then_some(())
-    })
-    .unwrap();
+    wait("machines end with their supervisor", SOON, || fleet.processes().is_empty().then_some(())).unwrap();
     fleet.destroy().unwrap();
-    let difference = before.difference(&Snapshot::take());
+    let difference = before.left();
     assert!(difference.is_empty(), "{difference:#?}");
 }
 
 #[test]
 fn machines_stop_and_start_and_keep_their_state() {
     let fleet = Fleet::create("pause", 68, 1, 0, &[]).unwrap();
-    let identity = fleet.ok(&["get", "identity", "-o", "jsonpath={.spec.nodeId}"]).unwrap();
+    let identity = fleet.soon(&["get", "identity", "-o", "jsonpath={.spec.nodeId}"]).unwrap();
     fleet.ok(&["cluster", "stop", "--name", fleet.name()]).unwrap();
-    assert!(fleet.daemons("machined").is_empty());
+    wait("the end of machined", SOON, || fleet.daemons("machined").is_empty().then_some(())).unwrap();
     fleet.ok(&["cluster", "start", "--name", fleet.name()]).unwrap();
-    let again = fleet.ok(&["get", "identity", "-o", "jsonpath={.spec.nodeId}"]).unwrap();
+    let again = fleet.soon(&["get", "identity", "-o", "jsonpath={.spec.nodeId}"]).unwrap();
     assert_eq!(identity, again);
     assert!(!identity.trim().is_empty());
     fleet.destroy().unwrap();
@@ -98,6 +93,7 @@ fn a_machine_gets_the_memory_and_cpus_that_were_asked_for() {
     for word in ["1.50", "315 MB", "0.50", "210 MB"] {
         assert!(shown.contains(word), "{word} in {shown}");
     }
+    wait("both machines", SOON, || (fleet.daemons("init").len() == 2).then_some(())).unwrap();
     let mut found: Vec<_> = fleet.daemons("init").iter().map(|init| limits_of(init.pid)).collect();
     found.sort_unstable();
     assert_eq!(found, [(200 << 20, 500), (300 << 20, 1500)]);

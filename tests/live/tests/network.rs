@@ -6,7 +6,7 @@ use ichor_live::{Fleet, wait};
 
 const OCTET: u8 = 33;
 /// Everything below happens within milliseconds; a busy machine gets more.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(90);
 
 const DOCUMENTS: &str = r"apiVersion: v1alpha1
 kind: HostnameConfig
@@ -63,12 +63,12 @@ fn documents_are_applied_live_and_removed_again() {
     let fleet = Fleet::create("net5", OCTET, 1, 0, &[]).unwrap();
     let node = fleet.address(0);
     let text =
-        fleet.ok(&["-n", &node, "get", "machineconfig", "v1alpha1", "-o", "jsonpath={.spec}"]).unwrap();
+        fleet.soon(&["-n", &node, "get", "machineconfig", "v1alpha1", "-o", "jsonpath={.spec}"]).unwrap();
     let before = fleet.home().join("before.yaml");
     std::fs::write(&before, text).unwrap();
-    let name = fleet.ok(&["-n", &node, "get", "hostname", "-o", "jsonpath={.spec.hostname}"]).unwrap();
+    let name = fleet.soon(&["-n", &node, "get", "hostname", "-o", "jsonpath={.spec.hostname}"]).unwrap();
 
-    fleet.ok(&["-n", &node, "patch", "mc", "--mode", "no-reboot", "-p", DOCUMENTS]).unwrap();
+    fleet.soon(&["-n", &node, "patch", "mc", "--mode", "no-reboot", "-p", DOCUMENTS]).unwrap();
     says(&fleet, &["get", "hostname", "-o", "jsonpath={.spec.hostname}.{.spec.domainname}"], |text| {
         text.split_whitespace().collect::<String>() == "renamed.example.org"
     });
@@ -93,7 +93,7 @@ fn documents_are_applied_live_and_removed_again() {
     });
 
     let file = before.to_str().unwrap();
-    fleet.ok(&["-n", &node, "apply-config", "--mode", "no-reboot", "--file", file]).unwrap();
+    fleet.soon(&["-n", &node, "apply-config", "--mode", "no-reboot", "--file", file]).unwrap();
     says(&fleet, &["get", "hostname", "-o", "jsonpath={.spec.hostname}"], |text| text.trim() == name.trim());
     for gone in [
         &["get", "addresses", "br7/10.77.0.1/24"][..],

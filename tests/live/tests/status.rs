@@ -11,14 +11,26 @@ use anyhow::{Context, Result, bail};
 use ichor_live::{Fleet, wait};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(90);
 
 fn yaml(fleet: &Fleet, what: &[&str]) -> String {
     let node = fleet.address(0);
     let mut args = vec!["-n", node.as_str(), "get"];
     args.extend(what);
     args.extend(["-o", "yaml"]);
-    fleet.ok(&args).unwrap()
+    fleet.soon(&args).unwrap()
+}
+
+/// The same, once it is what is wanted.
+#[track_caller]
+fn shows(fleet: &Fleet, what: &[&str], wanted: impl Fn(&str) -> bool) -> String {
+    let mut last = String::new();
+    let seen = wait(&what.join(" "), LIMIT, || {
+        last = yaml(fleet, what);
+        wanted(&last).then_some(())
+    });
+    seen.unwrap_or_else(|error| panic!("{error}: {last}"));
+    last
 }
 
 /// The values of `key:` lines.
@@ -40,31 +52,32 @@ fn a_machine_describes_itself() {
     let node = fleet.address(0);
 
     // Counters, with sane values.
-    let cpu = yaml(&fleet, &["cpustat", "latest"]);
-    assert!(number(&cpu, "user") > 0.0 && number(&cpu, "contextSwitches") > 0.0, "{cpu}");
-    let memory = yaml(&fleet, &["memorystats"]);
-    let (total, used) = (number(&memory, "total"), number(&memory, "used"));
-    assert!(total > used && used > 0.0, "{memory}");
+    shows(&fleet, &["cpustat", "latest"], |cpu| {
+        number(cpu, "user") > 0.0 && number(cpu, "contextSwitches") > 0.0
+    });
+    shows(&fleet, &["memorystats"], |memory| {
+        let (total, used) = (number(memory, "total"), number(memory, "used"));
+        total > used && used > 0.0
+    });
 
     // The clock, the kernel, the machine.
-    let clock = yaml(&fleet, &["adjtimestatus"]);
-    assert!(values(&clock, "state")[0].starts_with("TIME_"), "{clock}");
-    assert!(values(&yaml(&fleet, &["cmdline"]), "cmdline")[0].contains("talos.platform=sandbox"));
-    assert_eq!(values(&yaml(&fleet, &["version"]), "version").last().unwrap(), "v1.12.1");
-    let platform = yaml(&fleet, &["platformmetadata"]);
-    assert_eq!(values(&platform, "platform"), ["sandbox"], "{platform}");
-    let security = yaml(&fleet, &["securitystate"]);
-    assert_eq!(values(&security, "secureBoot"), ["false"], "{security}");
-    assert_eq!(values(&yaml(&fleet, &["devicesstatus"]), "ready"), ["true"]);
-    let machine = yaml(&fleet, &["machinestatus"]);
-    assert_eq!(
-        (values(&machine, "stage"), values(&machine, "ready")),
-        (vec!["running".into()], vec!["true".into()])
-    );
+    shows(&fleet, &["adjtimestatus"], |clock| {
+        values(clock, "state").first().is_some_and(|state| state.starts_with("TIME_"))
+    });
+    shows(&fleet, &["cmdline"], |text| text.contains("talos.platform=sandbox"));
+    shows(&fleet, &["version"], |text| {
+        values(text, "version").last().is_some_and(|found| found == "v1.12.1")
+    });
+    shows(&fleet, &["platformmetadata"], |text| values(text, "platform") == ["sandbox"]);
+    shows(&fleet, &["securitystate"], |text| values(text, "secureBoot") == ["false"]);
+    shows(&fleet, &["devicesstatus"], |text| values(text, "ready") == ["true"]);
+    shows(&fleet, &["machinestatus"], |text| {
+        values(text, "stage") == ["running"] && values(text, "ready") == ["true"]
+    });
 
     // Parameters are applied to the machine's own network and say what they were.
-    let forward = yaml(&fleet, &["sysctls", "proc.sys.net.ipv4.ip_forward"]);
-    assert_eq!(values(&forward, "current"), ["\"1\""], "{forward}");
+    let forward = ["sysctls", "proc.sys.net.ipv4.ip_forward"];
+    shows(&fleet, &forward, |text| values(text, "current") == ["\"1\""]);
     // Devices of the host are seen, as in any machine.
     let devices = yaml(&fleet, &["pcidevices"]);
     for id in values(&devices, "vendor_id") {
@@ -72,19 +85,18 @@ fn a_machine_describes_itself() {
     }
 
     // Identity, as files too.
-    let files = yaml(&fleet, &["etcfilestatus"]);
     for file in ["machine-id", "iscsi/initiatorname.iscsi", "nvme/hostnqn", "hosts"] {
-        assert!(values(&files, "id").iter().any(|id| id == file), "{file} in {files}");
+        shows(&fleet, &["etcfilestatus"], |files| values(files, "id").iter().any(|id| id == file));
     }
-    let name = fleet.ok(&["-n", &node, "read", "/etc/iscsi/initiatorname.iscsi"]).unwrap();
-    let machine_id = fleet.ok(&["-n", &node, "read", "/etc/machine-id"]).unwrap();
+    let name = fleet.soon(&["-n", &node, "read", "/etc/iscsi/initiatorname.iscsi"]).unwrap();
+    let machine_id = fleet.soon(&["-n", &node, "read", "/etc/machine-id"]).unwrap();
     assert_eq!(name, format!("InitiatorName=iqn.2017-11.dev.talos:{machine_id}\n"));
 
     // META was read, and the token is there, empty.
-    assert_eq!(values(&yaml(&fleet, &["metaload"]), "done"), ["true"]);
-    assert_eq!(values(&yaml(&fleet, &["uniquemachinetoken"]), "token"), ["\"\""]);
+    shows(&fleet, &["metaload"], |text| values(text, "done") == ["true"]);
+    shows(&fleet, &["uniquemachinetoken"], |text| values(text, "token") == ["\"\""]);
     // Nothing is wrong with this machine.
-    assert!(!yaml(&fleet, &["diagnostics"]).contains("id:"));
+    shows(&fleet, &["diagnostics"], |text| !text.contains("id:"));
     fleet.destroy().unwrap();
 }
 
@@ -125,9 +137,9 @@ fn logs_and_kernel_messages_reach_their_receivers() {
     let kernel = inside(&fleet, || UdpSocket::bind("127.0.0.1:9002")).unwrap();
     let patch = "machine:\n  logging:\n    destinations:\n      - endpoint: tcp://127.0.0.1:9001\n        \
                  format: json_lines\n        extraTags:\n          rack: seven\n";
-    fleet.ok(&["-n", &node, "patch", "mc", "-p", patch]).unwrap();
+    fleet.soon(&["-n", &node, "patch", "mc", "-p", patch]).unwrap();
     fleet
-        .ok(&[
+        .soon(&[
             "-n",
             &node,
             "patch",

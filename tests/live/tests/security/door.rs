@@ -12,11 +12,11 @@ use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint};
 use tonic::{Code, Status};
 
 /// The longest time for one call.
-const CALL_MAX: Duration = Duration::from_secs(20);
+const CALL_MAX: Duration = Duration::from_secs(60);
 
 /// The authority of a live cluster, taken from the configuration of its first machine.
 pub fn authority(fleet: &Fleet) -> Authority {
-    let text = fleet.ok(&["-n", &fleet.address(0), "read", "/system/state/config.yaml"]).unwrap();
+    let text = fleet.soon(&["-n", &fleet.address(0), "read", "/system/state/config.yaml"]).unwrap();
     let mut lines = text.lines().skip_while(|line| *line != "machine:").skip_while(|line| *line != "    ca:");
     let mut value = |key: &str| {
         let line = lines.find_map(|line| line.trim().strip_prefix(key)).unwrap_or_default();

@@ -13,7 +13,7 @@ use ichor_live::{Fleet, wait};
 fn run<T>(work: impl Future<Output = T>) -> T {
     ichor_pki::install_provider();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(180), work).await.unwrap() })
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(900), work).await.unwrap() })
 }
 
 /// A cluster whose machines answer; whether its Kubernetes is up does not matter here.
@@ -21,7 +21,7 @@ fn create(name: &str, octet: u8, workers: u8) -> Fleet {
     let fleet = Fleet::create(name, octet, 1, workers, &["--wait=false"]).unwrap();
     for number in 0..=workers {
         let (endpoint, node) = (fleet.loopback(number), fleet.address(number));
-        wait("an answer", Duration::from_secs(60), || {
+        wait("an answer", Duration::from_secs(120), || {
             fleet.ok(&["-e", &endpoint, "-n", &node, "version"]).ok()
         })
         .unwrap();

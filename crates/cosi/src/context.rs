@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hashbrown::HashSet;
-use ichor_resource::{Id, Metadata, TypedSpec};
+use ichor_resource::{Definition, Id, Metadata, Resource, TypedSpec};
 
 use crate::access::Access;
 use crate::collection::Subscriber;
@@ -13,7 +13,7 @@ use crate::dependency::Input;
 use crate::error::StateError;
 use crate::handle::KindHandle;
 use crate::query::Query;
-use crate::state::State;
+use crate::state::{State, TypeEntry, list_of};
 use crate::typed::Typed;
 
 /// What a controller gets for one pass.
@@ -70,9 +70,73 @@ impl Context {
 
     /// The resource, if it is there.
     pub fn get_in<T: TypedSpec>(&self, namespace: &str, id: &str) -> Result<Option<Typed<T>>, StateError> {
-        let type_name = T::definition().type_name;
-        self.access.read(namespace, type_name, Some(id))?;
-        Ok(self.access.state.find(namespace, id))
+        Ok(self.find(namespace, T::definition(), id)?.and_then(Typed::new))
+    }
+
+    // The calls of all controllers on all types come down to the ones below without type parameters: a copy for
+    // each type was half a megabyte.
+    fn find(
+        &self,
+        namespace: &str,
+        of: &'static Definition,
+        id: &str,
+    ) -> Result<Option<Arc<Resource>>, StateError> {
+        self.access.read(namespace, of.type_name, Some(id))?;
+        Ok(self.access.state.look_up(namespace, of.type_name, id))
+    }
+
+    fn all(
+        &self,
+        namespace: &str,
+        entry: TypeEntry,
+        query: Option<&Query>,
+    ) -> Result<Vec<Arc<Resource>>, StateError> {
+        self.access.read(namespace, entry.definition.type_name, None)?;
+        Ok(list_of(&self.access.state.kind_of_entry(namespace, entry), query, entry.spec_type))
+    }
+
+    /// The kind of an output.
+    fn output(&self, namespace: &str, entry: TypeEntry, id: Option<&str>) -> Result<KindHandle, StateError> {
+        self.access.write(namespace, entry.definition.type_name, id)?;
+        Ok(self.access.state.kind_of_entry(namespace, entry))
+    }
+
+    /// The kind of an input that may be held.
+    fn held(&self, namespace: &str, entry: TypeEntry, id: &str) -> Result<KindHandle, StateError> {
+        self.access.finalize(namespace, entry.definition.type_name, id)?;
+        Ok(self.access.state.kind_of_entry(namespace, entry))
+    }
+
+    fn remove(&self, namespace: &str, entry: TypeEntry, id: &str) -> Result<bool, StateError> {
+        let kind = self.output(namespace, entry, Some(id))?;
+        match kind.teardown(id, self.access.name) {
+            Ok(true) => kind.destroy(id, self.access.name).map(|_| true),
+            Ok(false) => Ok(false),
+            Err(StateError::NotFound(_)) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn keep(&self, namespace: &str, entry: TypeEntry, keep: &dyn Fn(&Id) -> bool) -> Result<(), StateError> {
+        for resource in self.output(namespace, entry, None)?.list() {
+            let own = resource.meta().owner() == self.access.name;
+            if own && !keep(resource.id()) {
+                self.remove(namespace, entry, resource.id())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives way to a new life of an own output that is on its way out and held by nobody.
+    fn bury(&self, namespace: &str, entry: TypeEntry, id: &Id) -> Result<(), StateError> {
+        let kind = self.output(namespace, entry, Some(id))?;
+        if let Some(current) = kind.find(id)
+            && current.meta().owner() == self.access.name
+            && current.meta().is_destroy_ready()
+        {
+            kind.destroy(id, self.access.name)?;
+        }
+        Ok(())
     }
 
     /// All resources in the default namespace, sorted by id.
@@ -82,8 +146,8 @@ impl Context {
 
     /// All resources, sorted by id.
     pub fn list_in<T: TypedSpec>(&self, namespace: &str) -> Result<Vec<Typed<T>>, StateError> {
-        self.access.read(namespace, T::definition().type_name, None)?;
-        Ok(self.access.state.list(namespace))
+        let list = self.all(namespace, TypeEntry::of::<T>(), None)?;
+        Ok(list.into_iter().map(Typed::trusted).collect())
     }
 
     /// The resources that match, sorted by id.
@@ -92,8 +156,8 @@ impl Context {
         namespace: &str,
         query: &Query,
     ) -> Result<Vec<Typed<T>>, StateError> {
-        self.access.read(namespace, T::definition().type_name, None)?;
-        Ok(self.access.state.query(namespace, query))
+        let list = self.all(namespace, TypeEntry::of::<T>(), Some(query))?;
+        Ok(list.into_iter().map(Typed::trusted).collect())
     }
 
     /// Edits the contents of an output in its default namespace, or makes it. Writes nothing when
@@ -117,7 +181,17 @@ impl Context {
         &self,
         namespace: &str,
         id: &str,
-        edit: impl FnMut(&mut T, &mut Metadata),
+        mut edit: impl FnMut(&mut T, &mut Metadata),
+    ) -> Result<Typed<T>, StateError> {
+        self.change(namespace, id, &mut edit)
+    }
+
+    /// As [`Context::modify_with`], in one copy for a type.
+    fn change<T: TypedSpec>(
+        &self,
+        namespace: &str,
+        id: &str,
+        edit: &mut dyn FnMut(&mut T, &mut Metadata),
     ) -> Result<Typed<T>, StateError> {
         self.access.write(namespace, T::definition().type_name, Some(id))?;
         let owner = &self.access.owner;
@@ -141,8 +215,7 @@ impl Context {
         id: &str,
         owner: &str,
     ) -> Result<bool, StateError> {
-        self.access.write(namespace, T::definition().type_name, Some(id))?;
-        self.access.state.teardown::<T>(namespace, id, owner)
+        self.output(namespace, TypeEntry::of::<T>(), Some(id))?.teardown(id, owner)
     }
 
     /// Destroys an output; fails while somebody holds it.
@@ -162,19 +235,13 @@ impl Context {
         id: &str,
         owner: &str,
     ) -> Result<(), StateError> {
-        self.access.write(namespace, T::definition().type_name, Some(id))?;
-        self.access.state.destroy::<T>(namespace, id, owner)
+        self.output(namespace, TypeEntry::of::<T>(), Some(id))?.destroy(id, owner).map(drop)
     }
 
     /// The polite end of an output: tears it down, and destroys it when nobody holds it. True when
     /// it is gone. Declare the type as a `destroy_ready` input to be woken for the rest.
     pub fn remove_in<T: TypedSpec>(&self, namespace: &str, id: &str) -> Result<bool, StateError> {
-        match self.teardown_in::<T>(namespace, id) {
-            Ok(true) => self.destroy_in::<T>(namespace, id).map(|()| true),
-            Ok(false) => Ok(false),
-            Err(StateError::NotFound(_)) => Ok(true),
-            Err(error) => Err(error),
-        }
+        self.remove(namespace, TypeEntry::of::<T>(), id)
     }
 
     /// Makes the outputs of type `T` in the default namespace exactly these: each is modified, and
@@ -207,33 +274,17 @@ impl Context {
         namespace: &str,
         keep: impl Fn(&Id) -> bool,
     ) -> Result<(), StateError> {
-        let type_name = T::definition().type_name;
-        self.access.write(namespace, type_name, None)?;
-        for resource in self.access.state.kind_of::<T>(namespace).list() {
-            let own = resource.meta().owner() == self.access.name;
-            if own && !keep(resource.id()) {
-                self.remove_in::<T>(namespace, resource.id())?;
-            }
-        }
-        Ok(())
+        self.keep(namespace, TypeEntry::of::<T>(), &keep)
     }
 
     /// The kind of an output, for many reads in a row.
     pub(crate) fn outputs<T: TypedSpec>(&self, namespace: &str) -> Result<KindHandle, StateError> {
-        self.access.write(namespace, T::definition().type_name, None)?;
-        Ok(self.access.state.kind_of::<T>(namespace))
+        self.output(namespace, TypeEntry::of::<T>(), None)
     }
 
     /// Makes one output hold exactly this.
     pub fn put<T: TypedSpec>(&self, namespace: &str, id: &Id, spec: T) -> Result<(), StateError> {
-        // One that is on its way out gives way to a new life once nobody holds it.
-        let current = self.access.state.kind_of::<T>(namespace).find(id);
-        if let Some(current) = current
-            && current.meta().owner() == self.access.name
-            && current.meta().is_destroy_ready()
-        {
-            self.destroy_in::<T>(namespace, id)?;
-        }
+        self.bury(namespace, TypeEntry::of::<T>(), id)?;
         self.modify_in::<T>(namespace, id, |stored| {
             if *stored != spec {
                 stored.clone_from(&spec);
@@ -249,9 +300,7 @@ impl Context {
 
     /// As [`Context::add_finalizer`], in any namespace.
     pub fn add_finalizer_in<T: TypedSpec>(&self, namespace: &str, id: &str) -> Result<(), StateError> {
-        self.access.finalize(namespace, T::definition().type_name, id)?;
-        let state = &self.access.state;
-        state.add_finalizer::<T>(namespace, id, self.access.name)
+        self.held(namespace, TypeEntry::of::<T>(), id)?.add_finalizer(id, self.access.name)
     }
 
     /// Lets go of a strong input.
@@ -261,9 +310,7 @@ impl Context {
 
     /// As [`Context::remove_finalizer`], in any namespace.
     pub fn remove_finalizer_in<T: TypedSpec>(&self, namespace: &str, id: &str) -> Result<(), StateError> {
-        self.access.finalize(namespace, T::definition().type_name, id)?;
-        let state = &self.access.state;
-        state.remove_finalizer::<T>(namespace, id, self.access.name)
+        self.held(namespace, TypeEntry::of::<T>(), id)?.remove_finalizer(id, self.access.name)
     }
 
     /// Asks for one more pass after this time, counted from the end of this pass, if nothing wakes

@@ -11,6 +11,9 @@ use crate::owner::Owner;
 use crate::query::Query;
 use crate::watch::{Watch, WatchIdOptions, WatchOptions};
 
+/// A change of a draft.
+type Edit<'a> = dyn FnMut(&mut Resource) -> Result<(), StateError> + 'a;
+
 /// A handle on one kind, resolved once. Cheap to clone.
 #[derive(Clone)]
 pub struct KindHandle(pub(crate) Arc<Collection>);
@@ -84,9 +87,20 @@ impl KindHandle {
         expected: Option<Phase>,
         mut edit: impl FnMut(&mut Resource) -> Result<(), StateError>,
     ) -> Result<Arc<Resource>, StateError> {
+        self.update_dyn(id, owner, expected, &mut edit)
+    }
+
+    /// As [`KindHandle::update_with`], in one copy for all edits.
+    pub(crate) fn update_dyn(
+        &self,
+        id: &str,
+        owner: &str,
+        expected: Option<Phase>,
+        edit: &mut Edit<'_>,
+    ) -> Result<Arc<Resource>, StateError> {
         loop {
             let current = self.get(id)?;
-            match self.try_edit(current, owner, expected, &mut edit) {
+            match self.try_edit(current, owner, expected, edit) {
                 // Each round somebody else made progress, so this ends when they do.
                 Err(StateError::VersionConflict { .. }) => {}
                 done => return done,
@@ -103,10 +117,21 @@ impl KindHandle {
         blank: impl Fn() -> Arc<dyn Spec>,
         mut edit: impl FnMut(&mut Resource) -> Result<(), StateError>,
     ) -> Result<Arc<Resource>, StateError> {
-        let owner = owner.into();
+        self.modify_dyn(id, owner.into(), expected, &blank, &mut edit)
+    }
+
+    /// As [`KindHandle::modify_with`], in one copy for all edits.
+    pub(crate) fn modify_dyn(
+        &self,
+        id: &str,
+        owner: Owner<'_>,
+        expected: Option<Phase>,
+        blank: &dyn Fn() -> Arc<dyn Spec>,
+        edit: &mut Edit<'_>,
+    ) -> Result<Arc<Resource>, StateError> {
         loop {
             let done = match self.find(id) {
-                Some(current) => self.try_edit(current, owner.as_str(), expected, &mut edit),
+                Some(current) => self.try_edit(current, owner.as_str(), expected, edit),
                 None => {
                     let mut draft = self.draft(id, blank());
                     edit(&mut draft)?;
@@ -130,7 +155,7 @@ impl KindHandle {
         current: Arc<Resource>,
         owner: &str,
         expected: Option<Phase>,
-        edit: &mut impl FnMut(&mut Resource) -> Result<(), StateError>,
+        edit: &mut Edit<'_>,
     ) -> Result<Arc<Resource>, StateError> {
         if let Some(expected) = expected
             && current.meta().phase() != expected

@@ -17,7 +17,7 @@ use crate::backoff::Backoff;
 use crate::collection::Subscriber;
 use crate::context::Context;
 use crate::controller::{Controller, ControllerError, Wake};
-use crate::dependency::{Edge, OutputKind};
+use crate::dependency::{Edge, Input, Output, OutputKind};
 use crate::error::StateError;
 use crate::queue::{QController, drive_queue};
 use crate::state::State;
@@ -80,8 +80,17 @@ impl Runtime {
     /// Adds a controller, before or while the runtime runs.
     pub fn register<C: Controller>(&self, controller: C) -> Result<(), RegisterError> {
         let (inputs, outputs) = (controller.inputs(), controller.outputs());
-        let access = Access::new(&self.0.state, C::NAME, inputs, outputs)?;
-        let controller: Box<dyn Passes> = Box::new(controller);
+        self.register_boxed(C::NAME, inputs, outputs, Box::new(controller))
+    }
+
+    fn register_boxed(
+        &self,
+        name: &'static str,
+        inputs: Vec<Input>,
+        outputs: Vec<Output>,
+        controller: Box<dyn Passes>,
+    ) -> Result<(), RegisterError> {
+        let access = Access::new(&self.0.state, name, inputs, outputs)?;
         self.add(access, |entry| Box::pin(drive(controller, entry)))
     }
 

@@ -59,9 +59,16 @@ type Decode = fn(&[u8]) -> Result<Arc<dyn Spec>, DecodeError>;
 /// What the state knows about a registered type.
 #[derive(Clone, Copy)]
 pub(crate) struct TypeEntry {
-    definition: &'static Definition,
-    spec_type: TypeId,
+    pub(crate) definition: &'static Definition,
+    pub(crate) spec_type: TypeId,
     pub(crate) decode: Decode,
+}
+
+impl TypeEntry {
+    #[inline]
+    pub(crate) fn of<T: TypedSpec>() -> Self {
+        Self { definition: T::definition(), spec_type: TypeId::of::<T>(), decode: decode::<T> }
+    }
 }
 
 fn decode<T: TypedSpec>(bytes: &[u8]) -> Result<Arc<dyn Spec>, DecodeError> {
@@ -98,10 +105,12 @@ impl State {
 
     /// Makes a type known, so that requests that name it are understood.
     pub fn register<T: TypedSpec>(&self) {
-        let definition = T::definition();
-        let entry = TypeEntry { definition, spec_type: TypeId::of::<T>(), decode: decode::<T> };
+        self.register_entry(TypeEntry::of::<T>());
+    }
+
+    fn register_entry(&self, entry: TypeEntry) {
         let mut types = self.0.types.write().unwrap_or_else(PoisonError::into_inner);
-        types.entry(definition.type_name).or_insert(entry);
+        types.entry(entry.definition.type_name).or_insert(entry);
     }
 
     /// Definitions of all registered types, by type name.
@@ -191,21 +200,26 @@ impl State {
     /// The handle of the kind of `T` in a namespace. Registers the type.
     #[inline]
     pub fn kind_of<T: TypedSpec>(&self, namespace: &str) -> KindHandle {
-        let type_name = T::definition().type_name;
+        self.kind_of_entry(namespace, TypeEntry::of::<T>())
+    }
+
+    /// As [`State::kind_of`], in one copy for all types.
+    pub(crate) fn kind_of_entry(&self, namespace: &str, entry: TypeEntry) -> KindHandle {
+        let type_name = entry.definition.type_name;
         let handle = match self.find_kind(namespace, type_name) {
             Some(handle) => handle,
             None => {
-                self.register::<T>();
+                self.register_entry(entry);
                 self.add_kind(namespace, type_name)
             }
         };
-        handle.0.holds_only(TypeId::of::<T>());
+        handle.0.holds_only(entry.spec_type);
         handle
     }
 
     /// Looks a resource up without taking hold of its kind.
     #[inline]
-    fn look_up(&self, namespace: &str, type_name: &str, id: &str) -> Option<Arc<Resource>> {
+    pub(crate) fn look_up(&self, namespace: &str, type_name: &str, id: &str) -> Option<Arc<Resource>> {
         let hash = self.hash(namespace, type_name);
         let kinds = self.0.kinds.read().unwrap_or_else(PoisonError::into_inner);
         let kind = kinds.find(hash, |held| is(&held.kind, namespace, type_name))?;
@@ -262,7 +276,7 @@ impl State {
         mut edit: impl FnMut(&mut T, &mut Metadata),
     ) -> Result<Typed<T>, StateError> {
         let handle = self.kind_of::<T>(namespace);
-        typed(handle.update_with(id, owner, Some(Phase::Running), |draft| edit_typed(draft, &mut edit))?)
+        typed(handle.update_dyn(id, owner, Some(Phase::Running), &mut |draft| edit_typed(draft, &mut edit))?)
     }
 
     /// As [`State::update_with`] on the contents alone, and creates what is missing from the
@@ -288,7 +302,10 @@ impl State {
         let handle = self.kind_of::<T>(namespace);
         let blank = || -> Arc<dyn Spec> { Arc::new(T::default()) };
         let running = Some(Phase::Running);
-        typed(handle.modify_with(id, owner, running, blank, |draft| edit_typed(draft, &mut edit))?)
+        typed(
+            handle
+                .modify_dyn(id, owner.into(), running, &blank, &mut |draft| edit_typed(draft, &mut edit))?,
+        )
     }
 
     /// Asks for the end of the resource. True when nobody holds it and it may be destroyed.
@@ -369,19 +386,25 @@ fn typed<T: TypedSpec>(resource: Arc<Resource>) -> Result<Typed<T>, StateError> 
 }
 
 fn typed_list<T: TypedSpec>(handle: &KindHandle, query: Option<&Query>) -> Vec<Typed<T>> {
-    let list = match query {
+    let list = list_of(handle, query, TypeId::of::<T>());
+    list.into_iter().map(Typed::trusted).collect()
+}
+
+/// The resources whose contents are of this type.
+pub(crate) fn list_of(handle: &KindHandle, query: Option<&Query>, spec_type: TypeId) -> Vec<Arc<Resource>> {
+    let mut list = match query {
         Some(query) => handle.query(query),
         None => handle.list(),
     };
-    if handle.0.holds_only(TypeId::of::<T>()) {
-        return list.into_iter().map(Typed::trusted).collect();
+    if !handle.0.holds_only(spec_type) {
+        list.retain(|resource| resource.spec().as_any().type_id() == spec_type);
     }
-    list.into_iter().filter_map(Typed::new).collect()
+    list
 }
 
 fn edit_typed<T: TypedSpec>(
     draft: &mut Resource,
-    edit: &mut impl FnMut(&mut T, &mut Metadata),
+    edit: &mut dyn FnMut(&mut T, &mut Metadata),
 ) -> Result<(), StateError> {
     let Some(spec) = draft.downcast::<T>() else {
         return Err(StateError::SpecType(Pointer::of(draft.meta())));

@@ -7,7 +7,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::definition::Definition;
-use crate::value::Message;
+use crate::value::{Message, WireError};
 
 /// The contents of a resource, as the store and the API see them.
 pub trait Spec: Any + fmt::Debug + Send + Sync {
@@ -48,11 +48,16 @@ pub struct DecodeError {
 /// Reads a message that stands for a whole spec.
 pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
     let mut message = M::default();
-    message.merge_message(bytes).map_err(|error| {
-        let reason = error.to_string();
-        DecodeError { message: M::NAME, reason }
-    })?;
-    Ok(message)
+    match message.merge_message(bytes) {
+        Ok(()) => Ok(message),
+        Err(error) => Err(failed(M::NAME, &error)),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn failed(message: &'static str, error: &WireError) -> DecodeError {
+    DecodeError { message, reason: error.to_string() }
 }
 
 /// A spec of a type this program has no struct for, kept as it came over the wire.

@@ -127,14 +127,6 @@ pub trait Message: Default + Clone + PartialEq + fmt::Debug {
 
     /// Takes all fields of a message from the wire.
     fn merge_message(&mut self, bytes: &[u8]) -> Result<(), WireError> {
-        let mut reader = Reader::new(bytes);
-        while let Some((tag, field)) = reader.next_field()? {
-            self.merge_field(tag, field).map_err(|source| WireError::Field {
-                message: Self::NAME,
-                tag,
-                source: Box::new(source),
-            })?;
-        }
-        Ok(())
+        wire::each_field(bytes, Self::NAME, &mut |tag, field| self.merge_field(tag, field))
     }
 }

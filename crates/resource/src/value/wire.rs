@@ -153,6 +153,19 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Hands all fields of a message on. Not a generic: there are hundreds of messages.
+pub fn each_field<'a>(
+    bytes: &'a [u8],
+    message: &'static str,
+    take: &mut dyn FnMut(u32, Field<'a>) -> Result<(), WireError>,
+) -> Result<(), WireError> {
+    let mut reader = Reader::new(bytes);
+    while let Some((tag, field)) = reader.next_field()? {
+        take(tag, field).map_err(|source| WireError::Field { message, tag, source: Box::new(source) })?;
+    }
+    Ok(())
+}
+
 /// Appends a number in base 128.
 pub fn put_varint(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {

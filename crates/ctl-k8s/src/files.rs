@@ -33,6 +33,15 @@ pub fn render(
     ]
 }
 
+/// The version of the files that the API server reads, a number made of what is in them: settings they do not show,
+/// such as images, and files of others are no reason for it to start anew.
+pub fn version(files: &[File]) -> String {
+    let own = files.iter().filter(|file| file.component == "kube-apiserver");
+    let all: String = own.map(|file| file.text.as_str()).collect();
+    let sum = ichor_pki::sha256(all.as_bytes());
+    sum.iter().take(8).fold(0_u64, |number, byte| number << 8 | u64::from(*byte)).to_string()
+}
+
 fn admission_file(admission: &AdmissionControlConfig) -> Json {
     let plugins: Vec<Json> = admission
         .config

@@ -177,11 +177,16 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
 /// Whether the container of a pod is ready and not older than this.
 fn runs_since(status: &serde_json::Map<String, Json>, since: jiff::Timestamp) -> bool {
     let container = status.get("containerStatuses").and_then(|all| all.get(0));
+    container.is_some_and(|found| found["ready"] == true) && started_since(status, since)
+}
+
+/// Whether the container of a pod runs and is not older than this.
+pub(crate) fn started_since(status: &serde_json::Map<String, Json>, since: jiff::Timestamp) -> bool {
+    let container = status.get("containerStatuses").and_then(|all| all.get(0));
     let started = container.and_then(|found| found["state"]["running"]["startedAt"].as_str());
     let started = started.and_then(|text| text.parse::<jiff::Timestamp>().ok());
-    container.is_some_and(|found| found["ready"] == true)
-        // Kubernetes tells seconds only.
-        && started.is_some_and(|started| started.as_second() >= since.as_second())
+    // Kubernetes tells seconds only.
+    started.is_some_and(|started| started.as_second() >= since.as_second())
 }
 
 /// What a kubelet is started with.

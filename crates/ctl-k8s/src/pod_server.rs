@@ -3,6 +3,11 @@
 //! An answer that would repeat what the same connection got last waits until there is something new, for a while: so
 //! a change reaches kubelet at once, and an unchanged list costs next to nothing. Kubelet stops pods that leave the list;
 //! that is why a machined that was killed goes on with the list and the port of its predecessor until it knows better.
+//!
+//! A pod that changes is another pod to kubelet, which starts it when the old one is gone; but when it finds the old one
+//! still there it looks again only after ten seconds and more. It is made to look every second here: see [`replaced`].
+
+mod replaced;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +20,7 @@ use std::time::Duration;
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
 use ichor_resource::config::MachineType;
-use ichor_resource::k8s::{StaticPod, StaticPodServerStatus};
+use ichor_resource::k8s::{StaticPod, StaticPodServerStatus, StaticPodStatus};
 use ichor_resource::v1alpha1::Service;
 use serde_json::{Value as Json, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,7 +28,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
+use crate::kubelet_service::started_since;
 use crate::static_pods::{CONTROL_PLANE, WAIT_MAX};
+use replaced::{Replaced, Step};
 
 /// Where a machine's server remembers: in memory, so that it is gone after a reboot.
 pub const MEMORY: &str = "/system/run/static-pods";
@@ -52,6 +59,7 @@ pub struct StaticPodServerController {
     /// What a predecessor served, until it is clear what became of it.
     former: Option<Former>,
     url: Option<String>,
+    replaced: Replaced,
 }
 
 /// The list of a machined that is gone.
@@ -86,7 +94,8 @@ impl StaticPodServerController {
     /// A server that remembers its port and its list in this directory, which must not survive a reboot.
     pub fn new(directory: impl AsRef<Path>) -> Self {
         let memory = Memory(directory.as_ref().to_owned());
-        Self { memory, list: watch::Sender::new(None), former: None, url: None }
+        let list = watch::Sender::new(None);
+        Self { memory, list, former: None, url: None, replaced: Replaced::default() }
     }
 
     /// Binds the port of before if it is free, and starts to serve.
@@ -172,7 +181,12 @@ impl Controller for StaticPodServerController {
     const NAME: &'static str = "k8s.StaticPodServerController";
 
     fn inputs(&self) -> Vec<Input> {
-        vec![weak::<StaticPod>(), weak::<MachineType>().id(MachineType::ID), weak::<Service>().id("etcd")]
+        vec![
+            weak::<StaticPod>(),
+            weak::<StaticPodStatus>(),
+            weak::<MachineType>().id(MachineType::ID),
+            weak::<Service>().id("etcd"),
+        ]
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -180,14 +194,29 @@ impl Controller for StaticPodServerController {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        let pods: Vec<Json> =
+        let mut pods: Vec<Json> =
             ctx.list::<StaticPod>()?.iter().map(|pod| Json::Object(pod.pod.0.clone())).collect();
         let names = names(&pods);
-        let current: Arc<str> =
-            json!({ "apiVersion": "v1", "kind": "PodList", "items": pods }).to_string().into();
         if self.url.is_none() {
             self.url = Some(self.listen().await?);
         }
+        let url = self.url.clone().unwrap_or_default();
+        ctx.publish([(STATUS, StaticPodServerStatus { url: url.clone() })])?;
+        replaced::identify(&mut pods, &url);
+        let statuses = ctx.list::<StaticPodStatus>()?;
+        let begun = |name: &str, since| {
+            let status = statuses.iter().find(|status| status.id().starts_with(name));
+            status.is_some_and(|status| started_since(&status.pod_status.0, since))
+        };
+        match self.replaced.pass(&mut pods, ctx.now(), begun) {
+            Step::Wait(rest) => {
+                ctx.requeue_after(rest);
+                return Ok(());
+            }
+            Step::Serve(again) => again.into_iter().for_each(|rest| ctx.requeue_after(rest)),
+        }
+        let current: Arc<str> =
+            json!({ "apiVersion": "v1", "kind": "PodList", "items": pods }).to_string().into();
         let machine = ctx.get::<MachineType>(MachineType::ID)?;
         let seen = Seen {
             worker: machine.is_some_and(|machine| !machine.machine_type.is_control_plane()),
@@ -209,8 +238,6 @@ impl Controller for StaticPodServerController {
         if changed && self.former.is_none() {
             self.memory.write("pods", &text)?;
         }
-        let url = self.url.clone().unwrap_or_default();
-        ctx.publish([(STATUS, StaticPodServerStatus { url })])?;
         Ok(())
     }
 }

@@ -4,15 +4,18 @@ use std::time::Duration;
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
 use ichor_kube::{Access, Client, Endpoint};
-use ichor_resource::k8s::{Nodename, StaticPod, StaticPodStatus};
-use ichor_resource::secrets::{KubernetesDynamicCert, KubernetesRootSecret};
+use ichor_resource::k8s::{APIServerConfig, Nodename, StaticPod, StaticPodStatus};
+use ichor_resource::secrets::{KubernetesDynamicCert, KubernetesRootSecret, KubernetesSecret};
 use ichor_resource::v1alpha1::Service;
 use ichor_resource::value::Object;
 use serde_json::Value;
 
 use crate::api::{Pace, Ports, Way};
 
-const KUBELET_HOST: &str = "127.0.0.1";
+const LOCALHOST: &str = "127.0.0.1";
+const API_SERVER: &str = "kube-apiserver";
+/// An API server that is ready says so at once.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 const KUBELET_PORT: u16 = 10250;
 
 /// Between two looks while pods are starting.
@@ -31,13 +34,23 @@ pub struct KubeletStaticPodController {
     client: Option<(Vec<u8>, Client)>,
     pace: Pace,
     looks: u32,
-    wanted: usize,
+    /// The versions of the pods that are looked for.
+    wanted: Vec<(String, String)>,
+    /// The container of the API server that has said that it is ready.
+    ready: String,
 }
 
 impl KubeletStaticPodController {
     /// A controller that reaches the kubelet like this.
     pub fn new(ports: Ports) -> Self {
-        Self { ports, client: None, pace: Pace::default(), looks: 0, wanted: 0 }
+        Self {
+            ports,
+            client: None,
+            pace: Pace::default(),
+            looks: 0,
+            wanted: Vec::new(),
+            ready: String::new(),
+        }
     }
 
     /// The client that the API server would use; workers have none.
@@ -65,7 +78,7 @@ impl KubeletStaticPodController {
             return Ok(Some(client.clone()));
         }
         let access = Access {
-            endpoint: Endpoint::new(KUBELET_HOST, KUBELET_PORT),
+            endpoint: Endpoint::new(LOCALHOST, KUBELET_PORT),
             server_name: Some(nodename.nodename.clone()),
             authorities,
             identity: Some((pair.crt.to_vec(), pair.key.to_vec())),
@@ -74,6 +87,31 @@ impl KubeletStaticPodController {
         let client = (self.ports.connect)(Way::Access(access))?;
         self.client = Some((key, client.clone()));
         Ok(Some(client))
+    }
+
+    /// Kubelet has no way to ask an API server whether it is ready, so that is done here. Until it is, its pod is not.
+    async fn ask_api_server(&mut self, ctx: &Context, pods: &mut [Found]) -> Result<(), ControllerError> {
+        let prefix = format!("kube-system/{API_SERVER}-");
+        let Some(pod) = pods.iter_mut().find(|pod| pod.id.starts_with(&prefix)) else { return Ok(()) };
+        let container = pod.container();
+        if container == self.ready || !is_well(&pod.status) {
+            return Ok(());
+        }
+        let secrets = ctx.get::<KubernetesSecret>("k8s-certs")?;
+        let config = ctx.get::<APIServerConfig>(API_SERVER)?;
+        let (Some(secrets), Some(config)) = (secrets, config) else { return Ok(()) };
+        // What leads nowhere cannot be asked.
+        let Ok(mut access) = Access::from_kubeconfig(&secrets.localhost_admin_kubeconfig) else {
+            return Ok(());
+        };
+        let Ok(port) = u16::try_from(config.local_port) else { return Ok(()) };
+        access.endpoint = Endpoint::new(LOCALHOST, port);
+        let client = (self.ports.connect)(Way::Access(access))?;
+        match tokio::time::timeout(ANSWER_MAX, client.ready()).await {
+            Ok(Ok(())) => self.ready = container,
+            Ok(Err(_)) | Err(_) => pod.hold(),
+        }
+        Ok(())
     }
 
     fn forget(&mut self, ctx: &Context) -> Result<(), ControllerError> {
@@ -94,6 +132,8 @@ impl Controller for KubeletStaticPodController {
             weak::<Nodename>().id("nodename"),
             weak::<KubernetesRootSecret>().id("k8s"),
             weak::<KubernetesDynamicCert>().id("k8s-dynamic-certs"),
+            weak::<KubernetesSecret>().id("k8s-certs"),
+            weak::<APIServerConfig>().id(API_SERVER),
         ]
     }
 
@@ -106,8 +146,10 @@ impl Controller for KubeletStaticPodController {
             return self.forget(ctx);
         }
         let Some(client) = self.client(ctx)? else { return Ok(()) };
-        let wanted = ctx.list::<StaticPod>()?.len();
-        if wanted != self.wanted {
+        let pods = ctx.list::<StaticPod>()?;
+        let wanted =
+            pods.iter().map(|pod| (pod.id().to_string(), pod.meta().version().to_string())).collect();
+        if self.wanted != wanted {
             (self.wanted, self.looks) = (wanted, 0);
         }
         let answer = match client.read("/pods/").await {
@@ -119,9 +161,12 @@ impl Controller for KubeletStaticPodController {
             }
         };
         self.pace.reset();
-        let pods = statuses(&answer);
-        let well = pods.len() >= wanted && pods.iter().all(|(_, status)| is_well(status));
-        ctx.publish(pods)?;
+        let wanted: Vec<&Map> = pods.iter().map(|pod| &pod.pod.0).collect();
+        let mut found = found(&answer);
+        self.ask_api_server(ctx, &mut found).await?;
+        let well = wanted.iter().all(|pod| found.iter().any(|found| found.is(pod)))
+            && found.iter().all(|pod| is_well(&pod.status));
+        ctx.publish(found.into_iter().map(|pod| (pod.id, pod.status)))?;
         self.looks = if well { 0 } else { self.looks.saturating_add(1) };
         ctx.requeue_after(match well {
             true => QUIET,
@@ -132,8 +177,58 @@ impl Controller for KubeletStaticPodController {
     }
 }
 
-/// The pods that did not come from the API, by namespace and name.
-fn statuses(answer: &Value) -> Vec<(String, StaticPodStatus)> {
+type Map = serde_json::Map<String, Value>;
+
+/// A pod that kubelet did not get from the API.
+struct Found {
+    /// Namespace and name.
+    id: String,
+    annotations: Map,
+    status: StaticPodStatus,
+}
+
+impl Found {
+    /// The first container.
+    fn container(&self) -> String {
+        let containers = self.status.pod_status.0.get("containerStatuses");
+        let id = containers.and_then(|containers| containers[0]["containerID"].as_str());
+        id.unwrap_or_default().to_owned()
+    }
+
+    /// Makes it not ready.
+    fn hold(&mut self) {
+        let status = &mut self.status.pod_status.0;
+        let lists = ["conditions", "containerStatuses"];
+        let [conditions, containers] =
+            lists.map(|list| status.get(list).and_then(Value::as_array).cloned().unwrap_or_default());
+        let hold = |mut condition: Value| {
+            if matches!(condition["type"].as_str(), Some("Ready" | "ContainersReady")) {
+                condition["status"] = "False".into();
+                condition["reason"] = "NotAnswering".into();
+            }
+            condition
+        };
+        let wait = |mut container: Value| {
+            container["ready"] = false.into();
+            container
+        };
+        status.insert(lists[0].to_owned(), conditions.into_iter().map(hold).collect());
+        status.insert(lists[1].to_owned(), containers.into_iter().map(wait).collect());
+    }
+
+    /// Whether it is this pod, as it is wanted now.
+    fn is(&self, pod: &Map) -> bool {
+        let none = Value::Null;
+        let meta = pod.get("metadata").unwrap_or(&none);
+        let namespace = meta["namespace"].as_str().unwrap_or("default");
+        let marks = meta["annotations"].as_object().into_iter().flatten();
+        self.id.starts_with(&format!("{namespace}/{}-", meta["name"].as_str().unwrap_or_default()))
+            && marks.into_iter().all(|(key, value)| self.annotations.get(key) == Some(value))
+    }
+}
+
+/// The pods that did not come from the API.
+fn found(answer: &Value) -> Vec<Found> {
     let pods = answer["items"].as_array().into_iter().flatten();
     let own = pods.filter(|pod| {
         let source = pod["metadata"]["annotations"]["kubernetes.io/config.source"].as_str();
@@ -143,7 +238,8 @@ fn statuses(answer: &Value) -> Vec<(String, StaticPodStatus)> {
         let meta = &pod["metadata"];
         let id = format!("{}/{}", meta["namespace"].as_str()?, meta["name"].as_str()?);
         let Value::Object(status) = &pod["status"] else { return None };
-        Some((id, StaticPodStatus { pod_status: Object(status.clone()) }))
+        let annotations = meta["annotations"].as_object().cloned().unwrap_or_default();
+        Some(Found { id, annotations, status: StaticPodStatus { pod_status: Object(status.clone()) } })
     })
     .collect()
 }
@@ -177,9 +273,36 @@ mod tests {
             pod("kube-apiserver-a", "http", "True"), pod("web", "api", "True"), pod("mine", "file", "False"),
         ] });
         let found: Vec<_> =
-            statuses(&answer).into_iter().map(|(id, status)| (id, is_well(&status))).collect();
+            found(&answer).into_iter().map(|pod| (pod.id.clone(), is_well(&pod.status))).collect();
         let expected =
             [("kube-system/kube-apiserver-a".to_owned(), true), ("kube-system/mine".to_owned(), false)];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_pod_counts_when_it_is_the_one_that_is_wanted_and_can_be_held_back() {
+        let answer = json!({ "items": [{
+            "metadata": {
+                "name": "kube-apiserver-a", "namespace": "kube-system",
+                "annotations": { "kubernetes.io/config.source": "http", "talos.dev/config-version": "2" },
+            },
+            "status": {
+                "conditions": [{ "type": "Ready", "status": "True" }, { "type": "PodScheduled", "status": "True" }],
+                "containerStatuses": [{ "containerID": "containerd://1", "ready": true }],
+            },
+        }] });
+        let mut pod = found(&answer).pop().unwrap();
+        let wanted = |name: &str, version: &str| {
+            let meta = json!({ "name": name, "namespace": "kube-system", "annotations": { "talos.dev/config-version": version } });
+            Map::from_iter([("metadata".to_owned(), meta)])
+        };
+        assert!(pod.is(&wanted("kube-apiserver", "2")));
+        assert!(!pod.is(&wanted("kube-apiserver", "3")), "it is the one of before");
+        assert!(!pod.is(&wanted("kube-scheduler", "2")));
+        assert_eq!((pod.container().as_str(), is_well(&pod.status)), ("containerd://1", true));
+        pod.hold();
+        assert!(!is_well(&pod.status));
+        assert_eq!(pod.status.pod_status.0["conditions"][1]["status"], "True");
+        assert_eq!(pod.status.pod_status.0["containerStatuses"][0]["ready"], false);
     }
 }

@@ -103,6 +103,8 @@ fn api_server_args(config: &APIServerConfig) -> Result<Args, Denied> {
         ("service-account-key-file", secret("service-account.pub")),
         ("service-account-signing-key-file", secret("service-account.key")),
         ("service-cluster-ip-range", config.service_cidr.join(",")),
+        // Without it, open watches keep a server that is told to end for as long as it is let, deaf to everybody.
+        ("shutdown-send-retry-after", "true".into()),
         ("tls-cert-file", secret("apiserver.crt")),
         ("tls-cipher-suites", CIPHERS.into()),
         ("tls-min-version", "VersionTLS12".into()),
@@ -178,7 +180,7 @@ pub fn controller_manager(
         ("kubeconfig", secret("kubeconfig")),
         ("leader-elect", "true".into()),
         ("profiling", "false".into()),
-        ("root-ca-file", secret("ca.crt")),
+        ("root-ca-file", secret("root-ca.crt")),
         ("service-account-private-key-file", secret("service-account.key")),
         ("service-cluster-ip-range", config.service_cidrs.join(",")),
         ("tls-min-version", "VersionTLS13".into()),
@@ -410,7 +412,7 @@ mod tests {
     fn the_api_server_has_the_flags_of_the_original_in_order() {
         let pod = api_server(&api(), &versions()).unwrap();
         let flags = flags(&pod);
-        assert_eq!(flags.len(), 41);
+        assert_eq!(flags.len(), 42);
         assert_eq!(flags[0], "/usr/local/bin/kube-apiserver");
         assert!(flags[1..].is_sorted());
         for flag in [

@@ -144,7 +144,7 @@ pub fn secrets(from: &Sources<'_>) -> Result<Vec<Secret>, SecretError> {
     let account_key = account.to_pem().into_bytes();
     let encryption =
         files::encryption(&from.root.secretbox_encryption_secret, &from.root.aes_cbc_encryption_secret);
-    let files: [(&'static str, &'static str, Vec<u8>); 19] = [
+    let files: [(&'static str, &'static str, Vec<u8>); 20] = [
         (API, "etcd-client-ca.crt", etcd_ca),
         (API, "etcd-client.crt", etcd_crt),
         (API, "etcd-client.key", etcd_key),
@@ -161,6 +161,8 @@ pub fn secrets(from: &Sources<'_>) -> Result<Vec<Secret>, SecretError> {
         (API, "encryptionconfig.yaml", encryption.into_bytes()),
         (MANAGER, "ca.crt", ca_crt),
         (MANAGER, "ca.key", ca_key),
+        // Pods accept all that is accepted; only one signs.
+        (MANAGER, "root-ca.crt", bundle(&from.root.accepted_cas)),
         (MANAGER, "service-account.key", account_key),
         (MANAGER, "kubeconfig", from.kubernetes.controller_manager_kubeconfig.clone().into_bytes()),
         ("kube-scheduler", "kubeconfig", from.kubernetes.scheduler_kubeconfig.clone().into_bytes()),
@@ -276,13 +278,11 @@ impl Controller for RenderConfigsStaticPodController {
         ) else {
             return Ok(());
         };
-        for file in files::render(&admission, &audit, &authorization, &scheduler) {
+        let files = files::render(&admission, &audit, &authorization, &scheduler);
+        for file in &files {
             self.disk.write(CONFIGS, file.component, file.name, file.text.as_bytes())?;
         }
-        let version: String = [admission.meta(), audit.meta(), authorization.meta(), scheduler.meta()]
-            .iter()
-            .map(|meta| meta.version().to_string())
-            .collect();
+        let version = files::version(&files);
         ctx.modify::<ConfigStatus>(STATUS, |spec| {
             *spec = ConfigStatus { ready: true, version: version.clone() };
         })?;

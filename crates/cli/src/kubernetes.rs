@@ -3,3 +3,4 @@
 pub mod path;
 pub mod progress;
 pub mod settled;
+pub mod workloads;

@@ -17,6 +17,8 @@ use crate::machineconfig;
 
 /// How long a machine that does not answer is asked again.
 const RETRY_MAX: Duration = Duration::from_secs(10);
+/// How long a service that is not well is waited for.
+const WELL_MAX: Duration = Duration::from_secs(60);
 /// Between two attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -98,16 +100,22 @@ pub struct ServiceWatch {
 }
 
 impl ServiceWatch {
-    /// Begins to watch a service, which must be well.
+    /// Begins to watch a service, which must be well or become so.
     pub async fn begin(client: &Client, id: &'static str) -> Result<Self, Failure> {
         let watched = query("runtime", "Services.v1alpha1.talos.dev", id);
         let watch = client.watch(&watched).await;
         let mut watch = watch
             .map_err(|status| Failure::new(format!("error watching service: {}", status_text(&status))))?;
-        let first = next(&mut watch).await?;
-        if first.0 == EventType::Destroyed || !is_well(&first.1) {
-            return Err(Failure::new(format!("{id} is not healthy")));
-        }
+        // It may still be on its way back from what was done to it last.
+        let well = timeout(WELL_MAX, async {
+            loop {
+                let (event, service) = next(&mut watch).await?;
+                if event != EventType::Destroyed && is_well(&service) {
+                    return Ok::<_, Failure>(());
+                }
+            }
+        });
+        well.await.map_err(|_| Failure::new(format!("{id} is not healthy")))??;
         Ok(Self { watch, id })
     }
 

@@ -4,11 +4,13 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use ichor_kube::{Client, Kind, Select};
 use ichor_rpc::Endpoint;
 use serde_json::Value;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::body::Body;
 use tonic::client::GrpcService;
 use tonic::codegen::StdError;
@@ -19,6 +21,8 @@ use crate::access::{Access, Kubernetes, Objects};
 const KUBECONFIG_MAX: u64 = 1024 * 1024;
 /// A server that is there answers at once.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// Before other places are tried, the first one has this long.
+const HEAD_START: Duration = Duration::from_millis(300);
 /// The namespace of the system.
 pub const SYSTEM: &str = "kube-system";
 /// Daemon sets.
@@ -70,18 +74,15 @@ where
         if let Some(endpoint) = &self.forced {
             access.endpoint.clone_from(endpoint);
         }
-        let mut client = Client::new(&access).map_err(|error| text_of(&error))?;
-        if self.forced.is_none() && !self.others.is_empty() && !answers(&client).await {
-            // Where the kubeconfig leads there may be nothing, or something else entirely.
+        let made = |access: &ichor_kube::Access| Client::new(access).map_err(|error| text_of(&error));
+        let mut clients = vec![made(&access)?];
+        if self.forced.is_none() {
             for endpoint in &self.others {
                 access.endpoint.clone_from(endpoint);
-                let other = Client::new(&access).map_err(|error| text_of(&error))?;
-                if answers(&other).await {
-                    client = other;
-                    break;
-                }
+                clients.push(made(&access)?);
             }
         }
+        let client = first_that_answers(clients).await.ok_or("there is no place to ask")?;
         *kept = Some(client.clone());
         Ok(client)
     }
@@ -109,6 +110,31 @@ where
         }
         Err(last)
     }
+}
+
+/// Where the kubeconfig leads there may be nothing, or something else entirely: then it is the next place that counts.
+/// Where nobody answers it is the first one, which says why.
+async fn first_that_answers(clients: Vec<Client>) -> Option<Client> {
+    let first = clients.first()?.clone();
+    if clients.len() == 1 {
+        return Some(first);
+    }
+    let mut tries: FuturesUnordered<_> = clients
+        .into_iter()
+        .enumerate()
+        .map(|(number, client)| async move {
+            if number > 0 {
+                sleep(HEAD_START).await;
+            }
+            answers(&client).await.then_some(client)
+        })
+        .collect();
+    while let Some(answer) = tries.next().await {
+        if answer.is_some() {
+            return answer;
+        }
+    }
+    Some(first)
 }
 
 /// Whether a server that these certificates are for is there.

@@ -22,7 +22,7 @@ use tonic::Code;
 use super::upgrade_k8s::{CONFIG_TEXT_FLAGS, comments};
 use crate::failure::{Context as _, Failure, chain};
 use crate::fleet;
-use crate::kubernetes::settled;
+use crate::kubernetes::{settled, workloads};
 use crate::node_config::{self, ServiceWatch};
 use crate::parse::Call;
 use crate::session::{Session, block_on};
@@ -35,8 +35,8 @@ const VERIFY_PAUSE: Duration = Duration::from_millis(100);
 /// How long all nodes may take to be ready again.
 const READY_MAX: Duration = Duration::from_secs(3 * 60);
 const READY_PAUSE: Duration = Duration::from_millis(500);
-/// How long the kubelet may take to go away, and to come back. Not every change makes it go.
-const KUBELET_DOWN_MAX: Duration = Duration::from_secs(20);
+/// How long the kubelet may take to go away, and to come back. It goes when the pods of the control plane are new.
+const KUBELET_DOWN_MAX: Duration = Duration::from_secs(60);
 const KUBELET_UP_MAX: Duration = Duration::from_secs(5 * 60);
 /// The new client certificate lasts a year.
 const CLIENT_LIFETIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -381,7 +381,7 @@ async fn kubernetes(
         (Change::Drop, "> Removing old Kubernetes CA from the accepted CAs..."),
     ] {
         say(text)?;
-        for machine in topology.all() {
+        for machine in in_order(topology, change) {
             let address = &machine.address;
             if dry_run {
                 say(&format!("  - {address}: skipped (dry-run)"))?;
@@ -405,6 +405,13 @@ async fn kubernetes(
             patched.await.map_err(|failure| failure.within(format!("error patching node {address}")))?;
             say(&format!("  - {address}: OK"))?;
         }
+        if change == Change::Accept && !dry_run {
+            say("> Restarting workloads of the system, so that they accept the new CA...")?;
+            let stamp = Timestamp::now().to_string();
+            for workload in workloads::refresh(&fleet, first, &pairs.new.crt.0, &stamp).await? {
+                say(&format!("  - {workload}: OK"))?;
+            }
+        }
         if change == Change::Swap {
             say("> Building new Kubernetes client...")?;
             fleet.kubernetes.forget().await;
@@ -414,6 +421,16 @@ async fn kubernetes(
         }
     }
     Ok(())
+}
+
+/// Control planes come first, but for the last change: then the kubelets of workers get their new certificates while
+/// those of before still count everywhere.
+fn in_order(topology: &Topology, change: Change) -> Vec<&ichor_health::Machine> {
+    let (control_planes, workers) = (topology.control_planes(), topology.workers());
+    match change {
+        Change::Accept | Change::Swap => control_planes.iter().chain(workers).collect(),
+        Change::Drop => workers.iter().chain(control_planes).collect(),
+    }
 }
 
 /// All nodes are ready, as asked through the API.

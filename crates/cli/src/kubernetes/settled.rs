@@ -10,8 +10,10 @@ use tokio::time::{Instant, sleep};
 use crate::failure::Failure;
 use crate::fleet::Fleet;
 
+/// The one that everybody asks.
+pub const API_SERVER: &str = "kube-apiserver";
 /// The static pods of a control plane.
-const PODS: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+const PODS: [&str; 3] = [API_SERVER, "kube-controller-manager", "kube-scheduler"];
 /// How long a machine may take to make new pods out of a change; not every change needs new ones.
 const NOTICE_MAX: Duration = Duration::from_secs(10);
 /// How long the pods may take to run and be ready.
@@ -42,7 +44,10 @@ pub async fn settle(fleet: &Fleet, node: &str, before: &[Resource]) -> Result<()
             Ok(client) => match client.list(&Kind::PODS, ichor_health::kube::SYSTEM, Select::default()).await
             {
                 Ok(list) => match behind(&now, &list.items, node) {
-                    None => return Ok(()),
+                    None => match silent(fleet, node, &list.items).await {
+                        None => return Ok(()),
+                        Some(text) => text,
+                    },
                     Some(text) => text,
                 },
                 Err(error) => {
@@ -63,6 +68,37 @@ pub async fn settle(fleet: &Fleet, node: &str, before: &[Resource]) -> Result<()
     }
 }
 
+/// Why the API server of a machine is not there for everybody yet. Kubernetes calls its pod ready the moment it runs; the
+/// machine itself asks it.
+pub async fn silent(fleet: &Fleet, node: &str, pods: &[Value]) -> Option<String> {
+    let statuses = fleet.access.list(node, "k8s", "StaticPodStatuses.kubernetes.talos.dev").await;
+    let statuses = match statuses {
+        Ok(statuses) => statuses,
+        Err(status) => return Some(format!("{node}: read the status of its pods: {}", status.message())),
+    };
+    let server = pods.iter().find(|pod| is_of(pod, API_SERVER, node))?;
+    let id = format!("{}/{}", ichor_health::kube::SYSTEM, objects::name(server));
+    let Some(status) = statuses.into_iter().find(|status| status.id == id) else {
+        return Some(format!("{node} does not know {id}"));
+    };
+    unheard(server, &status.spec)
+}
+
+/// The same, from what Kubernetes and what the machine says of the pod.
+fn unheard(pod: &Value, status: &Value) -> Option<String> {
+    let status = if status["podStatus"].is_object() { &status["podStatus"] } else { status };
+    let container = |status: &Value| status["containerStatuses"][0]["containerID"].clone();
+    if container(&pod["status"]) != container(status) {
+        return Some(format!("{} is another one to the machine", objects::name(pod)));
+    }
+    let machine = serde_json::json!({ "metadata": pod["metadata"], "status": status });
+    (!objects::is_ready(&machine)).then(|| format!("{} does not answer yet", objects::name(pod)))
+}
+
+fn is_of(pod: &Value, app: &str, node: &str) -> bool {
+    pod["metadata"]["labels"]["k8s-app"] == app && pod["status"]["hostIP"] == node
+}
+
 fn versions(pods: &[Resource]) -> Vec<(&str, &str)> {
     pods.iter().map(|pod| (pod.id.as_str(), pod.version.as_str())).collect()
 }
@@ -70,9 +106,7 @@ fn versions(pods: &[Resource]) -> Vec<(&str, &str)> {
 /// The first pod that is not as wanted, and why.
 fn behind(wanted: &[Resource], live: &[Value], node: &str) -> Option<String> {
     wanted.iter().find_map(|pod| {
-        let running = live.iter().find(|live| {
-            live["metadata"]["labels"]["k8s-app"] == pod.id.as_str() && live["status"]["hostIP"] == node
-        });
+        let running = live.iter().find(|live| is_of(live, &pod.id, node));
         let Some(running) = running else { return Some(format!("{} is not there", pod.id)) };
         if marks(&pod.spec) != marks(running) {
             return Some(format!("{} is still the old one", pod.id));
@@ -123,5 +157,21 @@ mod tests {
             behind(&wanted, &[live("2", "True")], "10.5.0.3").as_deref(),
             Some("kube-apiserver is not there")
         );
+    }
+
+    #[test]
+    fn an_api_server_is_there_when_the_machine_says_so_of_the_same_container() {
+        let status = |container: &str, ready: &str| {
+            json!({
+                "conditions": [{"type": "Ready", "status": ready}],
+                "containerStatuses": [{"containerID": container}],
+            })
+        };
+        let pod = json!({"metadata": {"name": "kube-apiserver-a"}, "status": status("2", "True")});
+        assert_eq!(unheard(&pod, &status("2", "True")), None);
+        assert_eq!(unheard(&pod, &json!({"podStatus": status("2", "True")})), None);
+        let text = |status: Value| unheard(&pod, &status).unwrap();
+        assert_eq!(text(status("1", "True")), "kube-apiserver-a is another one to the machine");
+        assert_eq!(text(status("2", "False")), "kube-apiserver-a does not answer yet");
     }
 }

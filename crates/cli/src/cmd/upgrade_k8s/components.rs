@@ -15,10 +15,13 @@ use tonic::Code;
 
 use super::{PAUSE, SYSTEM, Upgrade, comments, list, say};
 use crate::failure::Failure;
+use crate::kubernetes::settled;
 use crate::node_config::{self, ServiceWatch};
 
 /// How long a pod may take to be the new one and ready.
 const POD_MAX: Duration = Duration::from_secs(5 * 60);
+/// How often a machine is asked about one and the same pod.
+const SILENCE_LOOKS: u32 = 20;
 /// How long a machine may take to notice its new configuration.
 const CONFIG_MAX: Duration = Duration::from_secs(60);
 /// How long the kubelet may take to go away, and to come back.
@@ -71,7 +74,7 @@ pub(super) fn variant(image: &str) -> &'static str {
 }
 
 impl Upgrade<'_> {
-    fn image(&self, flag: &str, suffix: &str) -> String {
+    pub(super) fn image(&self, flag: &str, suffix: &str) -> String {
         format!("{}:v{}{suffix}", self.call.text(flag), self.path.to)
     }
 
@@ -129,8 +132,8 @@ impl Upgrade<'_> {
         for component in &COMPONENTS {
             say(&format!("updating {:?} to version \"{}\"", component.name, self.path.to))?;
             for node in self.control_planes.clone() {
-                let step = format!("{}/{node}", component.name);
-                if self.progress.is_done(&step) {
+                let step = format!("{}/{node}/{}", component.name, self.image(component.flag, ""));
+                if self.progress.is_done(&step) && self.has_image(component, &node).await {
                     continue;
                 }
                 let updated = self.static_pod(component, &node).await;
@@ -146,6 +149,14 @@ impl Upgrade<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a machine runs a component from its new image already. What was noted may be of a cluster of the same name
+    /// that is gone.
+    async fn has_image(&self, component: &Component, node: &str) -> bool {
+        let settings = self.access().get(node, "controlplane", component.config, component.name).await;
+        let image = self.image(component.flag, "");
+        settings.is_ok_and(|found| found.is_some_and(|settings| settings.spec["image"] == image.as_str()))
     }
 
     async fn static_pod(&self, component: &Component, node: &str) -> Result<(), Failure> {
@@ -212,7 +223,7 @@ impl Upgrade<'_> {
                 };
                 let select = Select { labels: &labels, ..Select::default() };
                 let mut watch = client.watch(Kind::PODS, SYSTEM, select);
-                loop {
+                'watch: loop {
                     let pods = match watch.next().await {
                         Ok(Event::Listed(pods)) => pods,
                         Ok(Event::Changed(pod)) => vec![pod],
@@ -221,7 +232,20 @@ impl Upgrade<'_> {
                     };
                     for pod in pods.iter().filter(|pod| pod["status"]["hostIP"] == node) {
                         match judge(pod, expected) {
-                            None => return Ok::<_, Failure>(()),
+                            // The next machine waits until this one answers: there is always one that does.
+                            None if app == settled::API_SERVER => {
+                                for _ in 0..SILENCE_LOOKS {
+                                    let pod = std::slice::from_ref(pod);
+                                    let Some(text) = settled::silent(&self.fleet, node, pod).await else {
+                                        return Ok::<_, Failure>(());
+                                    };
+                                    last = text;
+                                    sleep(PAUSE).await;
+                                }
+                                // It may be another one by now.
+                                break 'watch;
+                            }
+                            None => return Ok(()),
                             Some(text) => last = text,
                         }
                         if last != told {
@@ -266,8 +290,13 @@ impl Upgrade<'_> {
     pub(super) async fn kubelets(&mut self) -> Result<(), Failure> {
         say(&format!("updating kubelet to version \"{}\"", self.path.to))?;
         for node in self.all() {
-            let step = format!("kubelet/{node}");
-            if self.progress.is_done(&step) {
+            let step = format!("kubelet/{node}/{}", self.image("kubelet-image", ""));
+            if self.progress.is_done(&step)
+                && self
+                    .kubelet_image(&node)
+                    .await
+                    .is_ok_and(|now| now == self.image("kubelet-image", variant(&now)))
+            {
                 continue;
             }
             let updated = self.kubelet(&node).await;

@@ -9,8 +9,11 @@ use tokio::time::{Instant, sleep};
 
 use super::{Upgrade, say};
 use crate::failure::Failure;
+use crate::kubernetes::workloads::{is_rolling, objects_of, path_of, rolled_out};
 use crate::output::json;
 
+/// How long a machine may take to make manifests from its configuration.
+const MANIFESTS_MAX: Duration = Duration::from_secs(10);
 /// How long one object may be tried.
 const OBJECT_MAX: Duration = Duration::from_secs(3 * 60);
 /// How long a deployment, and a daemon set, may take to be everywhere.
@@ -44,19 +47,15 @@ enum Outcome {
 impl Upgrade<'_> {
     /// Makes, changes or leaves every object, and waits for workloads that changed.
     pub(super) async fn manifests(&mut self) -> Result<(), Failure> {
-        let node = self.session.nodes.first().cloned().unwrap_or_default();
-        let resources = self.access().list(&node, "controlplane", "Manifests.kubernetes.talos.dev").await;
-        let resources = resources.map_err(|status| {
-            Failure::new(format!("{node}: error reading manifests: {}", status.message()))
-        })?;
-        let mut resources: Vec<_> =
-            resources.into_iter().map(|resource| (resource.id, resource.spec)).collect();
-        resources.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let wished = self.wished().await?;
         say("updating manifests")?;
-        let mut changed = Vec::new();
-        for object in resources.into_iter().flat_map(|(_, spec)| objects_of(spec)) {
+        let mut workloads = Vec::new();
+        for object in wished {
             let outcome = self.object(&object).await?;
             say(&format!(" > processing manifest {}", path_of(&object)))?;
+            if ["Deployment", "DaemonSet"].iter().any(|kind| object["kind"] == *kind) {
+                workloads.push((object, matches!(outcome, Outcome::Different(_))));
+            }
             match (outcome, self.dry_run) {
                 (Outcome::Same, _) => say(" < no changes")?,
                 (Outcome::Different(text), true) => {
@@ -66,7 +65,6 @@ impl Upgrade<'_> {
                 (Outcome::Different(text), false) => {
                     say(text.trim_end())?;
                     say(" < applied successfully")?;
-                    changed.push(object);
                 }
             }
         }
@@ -74,14 +72,30 @@ impl Upgrade<'_> {
             return Ok(());
         }
         say("waiting for all manifests to be applied")?;
-        let of = |kind: &str| changed.iter().filter(|object| object["kind"] == kind).collect::<Vec<_>>();
-        for (list, limit) in [(of("Deployment"), DEPLOYMENT_MAX), (of("DaemonSet"), DAEMON_SET_MAX)] {
-            for object in list {
-                say(&format!(" > waiting for {}", path_of(object)))?;
-                self.rollout(object, limit).await?;
-            }
+        for (object, changed) in &workloads {
+            let limit = if object["kind"] == "Deployment" { DEPLOYMENT_MAX } else { DAEMON_SET_MAX };
+            self.rollout(object, *changed, limit).await?;
         }
         Ok(())
+    }
+
+    /// The objects that the machine wants in the cluster, made from its new configuration.
+    async fn wished(&self) -> Result<Vec<Value>, Failure> {
+        let node = self.session.nodes.first().cloned().unwrap_or_default();
+        let end = Instant::now() + MANIFESTS_MAX;
+        loop {
+            let resources = self.access().list(&node, "controlplane", "Manifests.kubernetes.talos.dev").await;
+            let mut resources = resources.map_err(|status| {
+                Failure::new(format!("{node}: error reading manifests: {}", status.message()))
+            })?;
+            resources.sort_by(|a, b| a.id.cmp(&b.id));
+            let objects: Vec<Value> =
+                resources.into_iter().flat_map(|resource| objects_of(resource.spec)).collect();
+            if self.dry_run || !is_old(&objects, &self.image("proxy-image", "")) || Instant::now() > end {
+                return Ok(objects);
+            }
+            sleep(PAUSE).await;
+        }
     }
 
     async fn object(&self, object: &Value) -> Result<Outcome, Failure> {
@@ -93,7 +107,10 @@ impl Upgrade<'_> {
                     Err(error) if !may_pass(&error) => {
                         return Err(Failure::new(format!("{}: {error}", path_of(object))));
                     }
-                    Err(error) => ichor_health::kube::text_of(&error),
+                    Err(error) => {
+                        self.kubernetes().forget().await;
+                        ichor_health::kube::text_of(&error)
+                    }
                 },
                 Err(error) => error,
             };
@@ -104,8 +121,11 @@ impl Upgrade<'_> {
         }
     }
 
-    async fn rollout(&self, object: &Value, limit: Duration) -> Result<(), Failure> {
+    /// Waits until a workload that changed is everywhere. The machines bring their manifests into the cluster
+    /// themselves: one that did not change just now may be on its way all the same.
+    async fn rollout(&self, object: &Value, changed: bool, limit: Duration) -> Result<(), Failure> {
         let end = Instant::now() + limit;
+        let mut told = false;
         loop {
             let last = match self.kubernetes().client().await {
                 Ok(client) => {
@@ -113,9 +133,13 @@ impl Upgrade<'_> {
                     match found.await {
                         Ok(now) => match rolled_out(&now) {
                             None => return Ok(()),
+                            Some(_) if !changed && !told && !is_rolling(&now) => return Ok(()),
                             Some(reason) => reason,
                         },
-                        Err(error) => ichor_health::kube::text_of(&error),
+                        Err(error) => {
+                            self.kubernetes().forget().await;
+                            ichor_health::kube::text_of(&error)
+                        }
                     }
                 }
                 Err(error) => error,
@@ -123,9 +147,22 @@ impl Upgrade<'_> {
             if Instant::now() > end {
                 return Err(Failure::new(format!("{}: {last}", path_of(object))));
             }
+            if !told {
+                say(&format!(" > waiting for {}", path_of(object)))?;
+                told = true;
+            }
             sleep(PAUSE).await;
         }
     }
+}
+
+/// Whether kube-proxy is among the objects, with another image than this.
+fn is_old(objects: &[Value], image: &str) -> bool {
+    objects.iter().any(|object| {
+        object["kind"] == "DaemonSet"
+            && objects::name(object) == "kube-proxy"
+            && object["spec"]["template"]["spec"]["containers"][0]["image"] != image
+    })
 }
 
 /// Whether another attempt may succeed.
@@ -188,68 +225,11 @@ fn difference(old: Option<&Value>, new: &Value) -> String {
     ichor_config::diff::diff_text(&old.map(text).unwrap_or_default(), &text(new))
 }
 
-/// The objects of a manifest resource: a list of them, each by itself or as the key of its item.
-fn objects_of(spec: Value) -> Vec<Value> {
-    let items = match spec {
-        Value::Array(items) => items,
-        Value::Object(mut map) => match map.remove("items") {
-            Some(Value::Array(items)) => items,
-            _ if map.contains_key("kind") => vec![Value::Object(map)],
-            _ => Vec::new(),
-        },
-        _ => Vec::new(),
-    };
-    items
-        .into_iter()
-        .map(|mut item| match item.get_mut("object") {
-            Some(object) if object.is_object() => object.take(),
-            _ => item,
-        })
-        .collect()
-}
-
-/// How an object is named: version, kind, namespace, name.
-fn path_of(object: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let name = objects::name(object);
-    let namespace = text(&object["metadata"]["namespace"]);
-    let name = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
-    format!("{}.{}/{name}", text(&object["apiVersion"]), text(&object["kind"]))
-}
-
-/// What a workload still waits for.
-fn rolled_out(object: &Value) -> Option<String> {
-    let status = |key: &str| object["status"][key].as_u64().unwrap_or_default();
-    let name = objects::name(object);
-    let generation = object["metadata"]["generation"].as_u64().unwrap_or_default();
-    if generation != status("observedGeneration") {
-        return Some(format!("generation {generation} of {name} is not seen yet"));
-    }
-    let (wanted, counts): (u64, [&str; 3]) = match object["kind"].as_str() {
-        Some("DaemonSet") => {
-            (status("desiredNumberScheduled"), ["updatedNumberScheduled", "numberAvailable", "numberReady"])
-        }
-        _ => (status("replicas"), ["updatedReplicas", "readyReplicas", "readyReplicas"]),
-    };
-    let behind = counts.into_iter().find(|key| status(key) != wanted)?;
-    Some(format!("{name}: {behind} is {} of {wanted}", status(behind)))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn manifests_are_read_in_either_shape() {
-        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}});
-        let expected = std::slice::from_ref(&object);
-        assert_eq!(objects_of(json!([object])), expected);
-        assert_eq!(objects_of(json!({"items": [{"object": object}]})), expected);
-        assert_eq!(objects_of(Value::Null), Vec::<Value>::new());
-        assert_eq!(path_of(&object), "v1.Namespace/a");
-    }
 
     #[test]
     fn what_the_server_writes_is_no_difference() {
@@ -264,21 +244,5 @@ mod tests {
         });
         let new = json!({"metadata": {"resourceVersion": "6", "name": "a"}, "kind": "ServiceAccount"});
         assert_eq!(comparable(&old), comparable(&new));
-    }
-
-    #[test]
-    fn a_workload_is_everywhere_when_its_numbers_agree() {
-        let set = |ready: u64| {
-            json!({
-                "kind": "DaemonSet",
-                "metadata": {"name": "kube-proxy", "generation": 2},
-                "status": {
-                    "observedGeneration": 2, "desiredNumberScheduled": 3, "updatedNumberScheduled": 3,
-                    "numberAvailable": 3, "numberReady": ready,
-                },
-            })
-        };
-        assert_eq!(rolled_out(&set(3)), None);
-        assert_eq!(rolled_out(&set(2)).as_deref(), Some("kube-proxy: numberReady is 2 of 3"));
     }
 }

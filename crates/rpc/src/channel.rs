@@ -23,8 +23,10 @@ use crate::status;
 
 /// The wait after the first failure; each further one is 1.6 times as long.
 const BACKOFF_BASE: Duration = Duration::from_millis(100);
-/// The longest wait between attempts.
+/// The longest wait between attempts that take their time, as to a machine that is gone.
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
+/// The longest wait after an attempt that failed at once: it cost nothing, and a machine that refuses is about to serve.
+const BACKOFF_REFUSED_MAX: Duration = Duration::from_millis(500);
 
 /// A client connection to one server. Cheap to clone; clones share the connection.
 ///
@@ -55,6 +57,15 @@ pub(crate) enum Begun<F, B> {
 struct Backoff {
     delay: Duration,
     failed: Option<(Instant, Status)>,
+}
+
+impl Backoff {
+    /// How long to wait after an attempt that took so long.
+    fn next(&mut self, took: Duration) -> Duration {
+        let most = if took < BACKOFF_REFUSED_MAX { BACKOFF_REFUSED_MAX } else { BACKOFF_MAX };
+        self.delay = self.delay.mul_f32(1.6).clamp(BACKOFF_BASE, BACKOFF_MAX);
+        self.delay.min(most)
+    }
 }
 
 impl<B> Clone for Channel<B> {
@@ -189,21 +200,21 @@ where
         {
             return Err(status.clone());
         }
+        let began = Instant::now();
         match self.inner.dialer.connect(self.inner.cut.clone()).await {
             Ok(sender) => {
                 *backoff = Backoff::default();
                 *self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender.clone());
                 Ok(sender)
             }
-            Err(error) => Err(self.failed(&mut backoff, &error)),
+            Err(error) => Err(self.failed(&mut backoff, &error, began.elapsed())),
         }
     }
 
-    fn failed(&self, backoff: &mut Backoff, error: &DialError) -> Status {
+    fn failed(&self, backoff: &mut Backoff, error: &DialError, took: Duration) -> Status {
         let status = error.to_status();
         if !self.inner.dialer.is_local() {
-            backoff.delay = backoff.delay.mul_f32(1.6).clamp(BACKOFF_BASE, BACKOFF_MAX);
-            backoff.failed = Some((Instant::now() + backoff.delay, status.clone()));
+            backoff.failed = Some((Instant::now() + backoff.next(took), status.clone()));
         }
         status
     }
@@ -222,5 +233,23 @@ impl tower::Service<Request<tonic::body::Body>> for Channel<tonic::body::Body> {
         self.complete(&mut request);
         let channel = self.clone();
         Box::pin(async move { channel.send(request).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_refused_many_times_is_not_called_refusing_long_after_it_serves() {
+        let mut backoff = Backoff::default();
+        let waits: Vec<Duration> = (0..40).map(|_| backoff.next(Duration::from_millis(1))).collect();
+        assert_eq!(waits[0], BACKOFF_BASE);
+        assert!(waits.iter().all(|wait| *wait <= BACKOFF_REFUSED_MAX), "{waits:?}");
+        assert_eq!(
+            backoff.next(Duration::from_secs(3)),
+            BACKOFF_MAX,
+            "one that does not answer is left alone"
+        );
     }
 }

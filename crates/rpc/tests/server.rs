@@ -23,18 +23,13 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The bounds of the servers: long enough for a peer that means well on a busy machine.
+const BOUND: Duration = Duration::from_secs(2);
 
 /// Bounds small enough to be met in a test.
 fn limits() -> Limits {
-    Limits {
-        connections: 4,
-        handshakes: 2,
-        handshake: Duration::from_millis(200),
-        preface: Duration::from_millis(200),
-        idle: Duration::from_millis(200),
-        drain: Duration::from_millis(300),
-    }
+    Limits { connections: 4, handshakes: 2, handshake: BOUND, preface: BOUND, idle: BOUND, drain: BOUND }
 }
 
 struct Server {
@@ -111,7 +106,7 @@ async fn peers_that_never_shake_hands_are_cut_and_others_get_their_turn() {
         let read = timeout(PATIENCE, peer.read(&mut [0; 16])).await.expect("the server hangs up");
         assert!(matches!(read, Ok(0) | Err(_)));
     }
-    assert!(start.elapsed() >= Duration::from_millis(200));
+    assert!(start.elapsed() >= BOUND);
 }
 
 #[tokio::test]
@@ -129,7 +124,7 @@ async fn idle_connections_are_closed_and_busy_ones_are_not() {
     idle.send_request(call(0)).await.expect("answer");
     let mut busy = server.http().await;
     // Longer than three idle times.
-    let answer = busy.send_request(call(1000));
+    let answer = busy.send_request(call(7000));
     let start = Instant::now();
     while !idle.is_closed() {
         assert!(start.elapsed() < PATIENCE, "the idle connection is still open");
@@ -144,8 +139,8 @@ async fn connections_beyond_the_bound_wait_for_busy_ones_and_then_are_refused() 
     let mut held = Vec::new();
     for _ in 0..4 {
         let mut sender = server.http().await;
-        let running = tokio::spawn(sender.send_request(call(60_000)));
-        sleep(Duration::from_millis(50)).await;
+        let running = tokio::spawn(sender.send_request(call(600_000)));
+        sleep(BOUND / 4).await;
         held.push((sender, running));
     }
     let mut fifth = server.http().await;
@@ -168,7 +163,7 @@ async fn idle_connections_make_room_for_newcomers() {
         let mut sender = server.http().await;
         let start = Instant::now();
         timeout(PATIENCE, sender.send_request(call(0))).await.expect("in time").expect("answer");
-        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        assert!(start.elapsed() < PATIENCE / 3, "{:?}", start.elapsed());
         idle.push(sender);
     }
     let open = idle.iter().filter(|sender| !sender.is_closed()).count();
@@ -192,16 +187,16 @@ async fn a_peer_that_sends_byte_by_byte_is_cut() {
         let _ = slow.read_to_end(&mut Vec::new()).await;
     };
     timeout(PATIENCE, dropped).await.expect("the server hangs up");
-    assert!(start.elapsed() >= Duration::from_millis(200));
+    assert!(start.elapsed() >= BOUND);
 }
 
 #[tokio::test]
 async fn a_stopping_server_finishes_what_it_can() {
     let server = serve(limits()).await;
     let mut sender = server.http().await;
-    let (quick, slow) = (sender.send_request(call(100)), sender.clone().send_request(call(60_000)));
+    let (quick, slow) = (sender.send_request(call(900)), sender.clone().send_request(call(600_000)));
     let calls = tokio::spawn(async { tokio::join!(quick, slow) });
-    sleep(Duration::from_millis(50)).await;
+    sleep(BOUND / 4).await;
     server.stop.cancel();
     let (quick, slow) = timeout(PATIENCE, calls).await.expect("in time").expect("calls");
     assert!(quick.is_ok(), "the quick one is answered");

@@ -25,8 +25,8 @@ fn members(fleet: &Fleet, number: u8) -> Vec<String> {
 fn wait_for_voters(fleet: &Fleet, number: u8, count: usize) {
     wait("members that vote", JOIN_MAX, || {
         let members = members(fleet, number);
-        // A member without a name has not begun to take calls, though it may vote.
-        let serves = |line: &String| line.split_whitespace().count() == 5 && line.ends_with("false");
+        // A member without an address for clients has not begun to take calls, though it may vote.
+        let serves = |line: &String| line.contains(":2379") && line.trim_end().ends_with("false");
         (members.len() == count && members.iter().all(serves)).then_some(())
     })
     .unwrap();

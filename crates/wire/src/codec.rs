@@ -10,9 +10,9 @@ use tonic::codec::BufferSettings;
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
 /// What a buffer starts with.
-const BUFFER: usize = 256;
+pub(crate) const BUFFER: usize = 256;
 /// How much is gathered before it is sent on.
-const YIELD: usize = 32 * 1024;
+pub(crate) const YIELD: usize = 32 * 1024;
 
 /// Protobuf, as [`ProstCodec`], with other buffer sizes.
 #[derive(Debug, Clone)]

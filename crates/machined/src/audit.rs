@@ -5,13 +5,18 @@
 //! thing that was asked for is, see [`target`]. The first calls of a kind are written one by one; when they come
 //! in a flood the rest is counted and told together, so that nobody can wash the log out by calling often.
 //!
+//! A second copy of the last lines is in memory files of the machine: a machined that died finds them there and goes on
+//! with them ([`keep`]). They end with the machine.
+//!
 //! - [`record`]: one line, and the table that counts. No I/O.
 //! - [`layer`]: the layer around the services.
 
+pub mod keep;
 pub mod layer;
 pub mod record;
 mod report;
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +26,7 @@ use jiff::Timestamp;
 pub use layer::Audited;
 pub use report::Reports;
 
+use keep::Keep;
 use record::{Event, Table};
 
 /// The id of the log.
@@ -35,12 +41,38 @@ pub struct Audit {
 struct Inner {
     ring: Arc<LogRing>,
     table: Mutex<Table>,
+    keep: Option<Mutex<Keep>>,
 }
 
 impl Audit {
     /// The audit log among `logs`.
     pub fn new(logs: &LogManager) -> Self {
-        Self { inner: Arc::new(Inner { ring: logs.ring(LOG), table: Mutex::default() }) }
+        Self::with(logs, None)
+    }
+
+    /// The same, beginning with what the machined before kept in `folder`.
+    pub fn kept(logs: &LogManager, folder: &Path) -> Self {
+        let (keep, before) = Keep::open(folder);
+        let audit = Self::with(logs, Some(keep));
+        audit.inner.ring.write(&before);
+        audit
+    }
+
+    fn with(logs: &LogManager, keep: Option<Keep>) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                ring: logs.ring(LOG),
+                table: Mutex::default(),
+                keep: keep.map(Mutex::new),
+            }),
+        }
+    }
+
+    fn write(&self, lines: &str) {
+        self.inner.ring.write(lines.as_bytes());
+        if let Some(keep) = &self.inner.keep {
+            keep.lock().unwrap_or_else(PoisonError::into_inner).append(lines.as_bytes());
+        }
     }
 
     /// Writes down what happened, or counts it. Called on a runtime, which the counts are told from later.
@@ -48,7 +80,7 @@ impl Audit {
         let now = Timestamp::now();
         let (line, wake) = self.table().add(event, now);
         if let Some(line) = line {
-            self.inner.ring.write(line.as_bytes());
+            self.write(&line);
         }
         if let Some(after) = wake {
             self.tell_later(after);
@@ -63,7 +95,7 @@ impl Audit {
             while let Some(after) = next {
                 tokio::time::sleep(after).await;
                 let (lines, again) = audit.table().flush(Timestamp::now());
-                audit.inner.ring.write(lines.as_bytes());
+                audit.write(&lines);
                 next = again;
             }
         });

@@ -140,6 +140,7 @@ impl NodeParts {
         let disk = Arc::new(StateDir::new(&self.paths.state));
         let config = ConfigStore::new(state.clone(), disk, runtime);
         let meta = Meta::new(state.clone(), self.paths.state.join(META_FILE));
+        let run = self.paths.run.clone();
         let node = Arc::new(Node {
             platform: self.platform,
             cmdline: self.cmdline,
@@ -147,7 +148,7 @@ impl NodeParts {
             controllers: Runtime::new(state.clone()),
             state,
             events,
-            audit: Audit::new(&self.logs),
+            audit: Audit::kept(&self.logs, &run),
             logs: self.logs,
             services,
             sequencer,

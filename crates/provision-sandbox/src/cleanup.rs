@@ -15,7 +15,7 @@ use crate::error::SetupError;
 use crate::layout::Layout;
 
 /// A group stays busy for a moment after its last process was killed.
-const ATTEMPTS: u32 = 100;
+const ATTEMPTS: u32 = 1500;
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) fn main(dir: &Path) -> ExitCode {

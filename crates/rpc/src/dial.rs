@@ -22,7 +22,7 @@ use tracing::debug;
 
 use crate::http2::Hop;
 use crate::tls::ClientTls;
-use crate::transport::Transport;
+use crate::transport::{Gather, Transport};
 use crate::{http2, socket, status};
 
 /// Time for a TCP connection and its TLS handshake.
@@ -225,8 +225,9 @@ impl Dialer {
             Dialer::Unix(path) => {
                 let stream = UnixStream::connect(path.as_path())
                     .await
+                    .and_then(Transport::unix)
                     .map_err(|source| DialError::Unix { path: path.to_path_buf(), source })?;
-                begin(Transport::Unix(stream), Hop::Local, cut).await
+                begin(stream, Hop::Local, cut).await
             }
             Dialer::Tcp(endpoint) => {
                 let attempt =
@@ -311,7 +312,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let (sender, connection) = http2::client(hop)
-        .handshake(TokioIo::new(stream))
+        .handshake(TokioIo::new(Gather::new(stream)))
         .await
         .map_err(|source| DialError::Http2 { source })?;
     tokio::spawn(async move {

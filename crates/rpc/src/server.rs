@@ -1,5 +1,6 @@
 //! Servers: accept, identify, speak HTTP/2, with a bound on everything a peer can hold.
 
+mod boxed;
 mod register;
 
 use std::future::Future;
@@ -32,6 +33,7 @@ use crate::ledger::Ledger;
 use crate::peer::{PeerCredentials, PeerIdentity};
 use crate::transport::Transport;
 use crate::{http2, socket, status};
+pub use boxed::{Boxed, Make, serve_tls_boxed, serve_unix_boxed};
 use register::{Register, Ticket};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -155,10 +157,16 @@ where
             gid: found.gid(),
             pid: found.pid(),
         });
+        let stream = match Transport::unix(stream) {
+            Ok(stream) => TokioIo::new(stream),
+            Err(error) => {
+                warn!(%error, "connection not taken");
+                continue;
+            }
+        };
         let service = make(Arc::new(PeerIdentity::unix(credentials)));
         let running = hall.clone();
-        hall.tasks
-            .spawn(async move { running.serve(TokioIo::new(Transport::Unix(stream)), None, service).await });
+        hall.tasks.spawn(async move { running.serve(stream, None, service).await });
     }
     hall.drain().await;
 }

@@ -2,6 +2,9 @@
 //!
 //! Every kind of stream would have its own copy of the HTTP/2 code, some hundred kilobytes each.
 
+mod gather;
+mod local;
+
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,12 +13,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
+pub(crate) use gather::Gather;
+use local::Local;
+
 /// A stream of bytes to a peer.
 pub(crate) enum Transport {
     /// TLS over TCP, from either side. Boxed, for it is large and moved often.
     Tls(Box<TlsStream<TcpStream>>),
     /// A Unix socket.
-    Unix(UnixStream),
+    Unix(Local),
     /// Bare TCP.
     Tcp(TcpStream),
 }
@@ -24,6 +30,11 @@ impl Transport {
     /// A TLS stream, of a client or a server.
     pub(crate) fn tls(stream: impl Into<TlsStream<TcpStream>>) -> Self {
         Self::Tls(Box::new(stream.into()))
+    }
+
+    /// A Unix socket, of a client or a server.
+    pub(crate) fn unix(stream: UnixStream) -> io::Result<Self> {
+        Local::new(stream).map(Self::Unix)
     }
 }
 

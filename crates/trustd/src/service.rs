@@ -11,7 +11,7 @@ use ichor_resource::secrets::{OSRootSecret, TrustdCertificate};
 use ichor_resource::spec::TypedSpec;
 use ichor_rpc::follow::{Watched, follow};
 use ichor_rpc::ledger::Ledger;
-use ichor_rpc::server::{Grpc, Limits, serve_tls_telling};
+use ichor_rpc::server::{Boxed, Grpc, Limits, serve_tls_boxed};
 use ichor_rpc::services::Services;
 use ichor_rpc::{Channel, Dialer, ServerTls, caller};
 use ichor_wire::securityapi::security_service_server::{SecurityService, SecurityServiceServer};
@@ -76,8 +76,8 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Trustd
         let services = Services::new()
             .with(service.max_decoding_message_size(REQUEST_MAX))
             .with(discovery::members_only(signer.clone()));
-        let make = move |peer| Grpc::new(services.clone(), peer);
-        serve_tls_telling(listener, config, LIMITS, stop.clone(), ledger.clone(), make).await;
+        let make = Box::new(move |peer| Boxed::new(Grpc::new(services.clone(), peer)));
+        serve_tls_boxed(listener, config, LIMITS, stop.clone(), ledger.clone(), make).await;
         Ok(())
     };
     tokio::select! {

@@ -14,7 +14,7 @@ use ichor_resource::secrets::{ApiCertificate, OSRootSecret, TrustdCertificate};
 use ichor_rpc::authorize::{Assign, Authorize};
 use ichor_rpc::ledger::{self, Ledger};
 use ichor_rpc::peer::PeerIdentity;
-use ichor_rpc::server::{Grpc, Limits, serve_tls_telling, serve_unix};
+use ichor_rpc::server::{Boxed, Grpc, Limits, Make, serve_tls_boxed, serve_unix_boxed};
 use ichor_rpc::services::Services;
 use ichor_rpc::{ServerTls, roles};
 use ichor_wire::cluster::cluster_service_server::ClusterServiceServer;
@@ -75,11 +75,11 @@ pub fn services(node: &Arc<Node>) -> Services {
 pub async fn serve_machine(node: Arc<Node>, listener: UnixListener, stop: CancellationToken) {
     let services = services(&node);
     let audit = node.audit.clone();
-    serve_unix(listener, Limits::default(), stop, move |peer| {
+    let make: Make = Box::new(move |peer| {
         let guarded = Authorize::new(CatchPanic(services.clone()));
-        Grpc::new(Audited::new(guarded, audit.clone(), Some(APID_UID)), peer)
-    })
-    .await;
+        Boxed::new(Grpc::new(Audited::new(guarded, audit.clone(), Some(APID_UID)), peer))
+    });
+    serve_unix_boxed(listener, Limits::default(), stop, make).await;
 }
 
 /// Serves the part of the state that one daemon may read, until `stop`.
@@ -94,7 +94,8 @@ pub async fn serve_runtime(
     let services = Services::new()
         .with(StateService::new(state, filter))
         .with(AuditServiceServer::new(Reports(audit)).max_decoding_message_size(REPORT_MAX));
-    serve_unix(listener, Limits::default(), stop, move |peer| Grpc::new(services.clone(), peer)).await;
+    let make: Make = Box::new(move |peer| Boxed::new(Grpc::new(services.clone(), peer)));
+    serve_unix_boxed(listener, Limits::default(), stop, make).await;
 }
 
 /// One thing a daemon may read.
@@ -155,10 +156,12 @@ pub async fn serve_maintenance(
     let limits = Limits::default();
     let (audit, ledger) = (node.audit.clone(), Arc::new(Ledger::default()));
     let telling = tell_handshakes(Reports(node.audit.clone()), ledger.clone());
-    let serving = serve_tls_telling(listener, config, limits, stop, ledger, move |peer| {
+    let make: Make = Box::new(move |peer| {
         let gate = MaintenanceGate(CatchPanic(services.clone()));
-        Grpc::new(Assign::new(Audited::new(gate, audit.clone(), None), maintenance_roles), peer)
+        let audited = Audited::new(gate, audit.clone(), None);
+        Boxed::new(Grpc::new(Assign::new(audited, maintenance_roles), peer))
     });
+    let serving = serve_tls_boxed(listener, config, limits, stop, ledger, make);
     tokio::select! {
         () = serving => {}
         () = telling => {}

@@ -40,6 +40,9 @@ const COMING_UP: Duration = Duration::from_secs(30);
 const CHECK_EVERY: Duration = Duration::from_secs(20);
 const CHECK_MAX: Duration = Duration::from_secs(15);
 
+/// How long a control plane may take to say whether it has etcd.
+const OTHERS_MAX: Duration = Duration::from_secs(3);
+
 /// What a member without data does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Intent {
@@ -197,6 +200,24 @@ pub fn other_control_planes(state: &State) -> Vec<IpAddr> {
     let mut all = control_planes(state);
     all.retain(|address| !own.contains(address));
     all
+}
+
+/// Where the cluster of the other control planes is, if there is one: a member answers. One that has no leader counts
+/// unless the cluster is to be recovered from a snapshot.
+pub async fn other_cluster(state: &State, recovering: bool) -> Option<String> {
+    let client = client::cluster(other_control_planes(state)).ok()?;
+    for (endpoint, member) in client.each() {
+        let there = match tokio::time::timeout(OTHERS_MAX, member.members(true)).await {
+            Ok(Ok(_)) => true,
+            // It answers, and has no leader.
+            Ok(Err(error)) => !recovering && error.message().contains("etcdserver"),
+            Err(_) => false,
+        };
+        if there {
+            return Some(endpoint.to_string());
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ pub(crate) enum Request {
     Stop(Option<String>),
     Cut(Option<String>),
     Reset(String),
+    /// The state file has other machines than before.
+    Reload,
 }
 
 /// What it answers.
@@ -58,6 +60,7 @@ mod tests {
         };
         check(Request::Status, r#""status""#);
         check(Request::Stop(None), r#"{"stop":null}"#);
+        check(Request::Reload, r#""reload""#);
         check(Request::Cut(Some("a".to_owned())), r#"{"cut":"a"}"#);
     }
 }

@@ -52,6 +52,8 @@ struct Slot {
     status: MachineStatus,
     wish: Wish,
     wait: Duration,
+    /// Removed; its place stays, so that those of the others do.
+    gone: bool,
 }
 
 /// All machines of a cluster.
@@ -63,26 +65,46 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// All off.
     pub(crate) fn new(names: impl Iterator<Item = String>) -> Self {
-        let slot = |name| Slot {
-            name,
-            power: Power::Off,
-            status: MachineStatus::Stopped,
-            wish: Wish::None,
-            wait: Duration::ZERO,
-        };
-        Self { slots: names.map(slot).collect() }
+        Self { slots: names.map(Slot::new).collect() }
+    }
+
+    /// A further machine, off; its index.
+    pub(crate) fn add(&mut self, name: String) -> usize {
+        self.slots.push(Slot::new(name));
+        self.slots.len() - 1
+    }
+
+    /// Forgets a machine. Not one that runs.
+    pub(crate) fn remove(&mut self, at: usize) -> bool {
+        let off = self.all_off(&[at]);
+        if let Some(slot) = self.slots.get_mut(at).filter(|_| off) {
+            slot.gone = true;
+        }
+        off
+    }
+
+    /// The machines there are.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (usize, &str)> {
+        let all = self.slots.iter().enumerate();
+        all.filter(|(_, slot)| !slot.gone).map(|(at, slot)| (at, slot.name.as_str()))
+    }
+
+    /// The name of a machine.
+    pub(crate) fn name(&self, at: usize) -> &str {
+        self.slots.get(at).map_or("", |slot| slot.name.as_str())
     }
 
     /// Names and what to tell about them.
     pub(crate) fn status(&self) -> Vec<(String, MachineStatus)> {
-        self.slots.iter().map(|slot| (slot.name.clone(), slot.status)).collect()
+        let there = self.slots.iter().filter(|slot| !slot.gone);
+        there.map(|slot| (slot.name.clone(), slot.status)).collect()
     }
 
     /// The indices meant by a name, or all; `None` for an unknown name.
     pub(crate) fn select(&self, name: Option<&str>) -> Option<Vec<usize>> {
         match name {
-            None => Some((0..self.slots.len()).collect()),
-            Some(name) => self.slots.iter().position(|slot| slot.name == name).map(|at| vec![at]),
+            None => Some(self.names().map(|(at, _)| at).collect()),
+            Some(name) => self.names().find(|(_, own)| *own == name).map(|(at, _)| vec![at]),
         }
     }
 
@@ -198,6 +220,17 @@ impl Fleet {
 }
 
 impl Slot {
+    fn new(name: String) -> Self {
+        Self {
+            name,
+            power: Power::Off,
+            status: MachineStatus::Stopped,
+            wish: Wish::None,
+            wait: Duration::ZERO,
+            gone: false,
+        }
+    }
+
     fn switch_off(&mut self, status: MachineStatus) {
         self.power = Power::Off;
         self.status = status;
@@ -290,6 +323,22 @@ mod tests {
         assert_eq!(fleet.cut(0, true), Some(Effect::Kill(7)));
         fleet.ended(7, 137, now);
         assert_eq!(fleet.due(now), [Effect::Boot(0)]);
+    }
+
+    #[test]
+    fn machines_come_and_go_and_the_others_keep_their_places() {
+        let now = Instant::now();
+        let mut fleet = one(now);
+        assert_eq!(fleet.add("n".to_owned()), 1);
+        assert!(!fleet.remove(0), "it runs");
+        fleet.cut(0, false);
+        fleet.ended(7, 137, now);
+        assert!(fleet.remove(0));
+        assert_eq!(fleet.select(Some("m")), None);
+        assert_eq!(fleet.select(None), Some(vec![1]));
+        assert_eq!(fleet.status(), [("n".to_owned(), MachineStatus::Stopped)]);
+        assert_eq!(fleet.add("m".to_owned()), 2, "the name is free again");
+        assert_eq!(fleet.select(Some("m")), Some(vec![2]));
     }
 
     #[test]

@@ -4,18 +4,22 @@
 //! the fleet's, where this code runs.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ichor_provision::Cluster;
+use ichor_sys::namespace::{self, Namespaces};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
+use tokio::task::AbortHandle;
 
 use crate::error::SetupError;
 
 /// Ports that are forwarded: the machine API and the Kubernetes API.
 pub(crate) const PORTS: [u16; 2] = [50_000, 6443];
+/// Ports of an address whose machine is gone: those, and the one where machines join and find each other.
+const STAND_IN_PORTS: [u16; 3] = [50_000, 50_001, 6443];
 /// Connections at a time through one listener; more wait in its queue.
 const CONNECTIONS_MAX: usize = 4096;
 /// A machine that is up answers or refuses at once; one whose link is still down does neither. The kernel would
@@ -26,22 +30,40 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after an accept that failed, as for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A bound socket and where it leads.
+/// A bound socket of an address.
 #[derive(Debug)]
 pub(crate) struct Forward {
     listener: TcpListener,
-    target: SocketAddr,
+    address: Ipv4Addr,
+    port: u16,
 }
 
-/// Binds all of a cluster's sockets in the network namespace of the caller.
-pub(crate) fn bind(cluster: &Cluster) -> Result<Vec<Forward>, SetupError> {
+/// Binds the loopback sockets of these addresses in the network namespace of the caller.
+pub(crate) fn bind(addresses: &[Ipv4Addr]) -> Result<Vec<Forward>, SetupError> {
     let mut forwards = Vec::new();
-    for machine in &cluster.machines {
+    for address in addresses {
         for port in PORTS {
-            forwards.push(bind_one(machine.loopback, machine.address, port)?);
+            forwards.push(bind_one(ichor_provision::loopback(*address), *address, port)?);
         }
     }
     Ok(forwards)
+}
+
+/// The same in another network namespace, on a thread of its own.
+pub(crate) fn bind_in(host: &File, addresses: &[Ipv4Addr]) -> Result<Vec<Forward>, SetupError> {
+    std::thread::scope(|scope| {
+        let bound = scope.spawn(|| {
+            namespace::enter(host, Namespaces::NET)
+                .map_err(SetupError::step("enter the network namespace of the host"))?;
+            bind(addresses)
+        });
+        bound.join().unwrap_or_else(|_| Err(SetupError::step("bind sockets")(std::io::Error::other("panic"))))
+    })
+}
+
+/// Binds an address itself, whose machine is gone, in the network namespace of the caller.
+pub(crate) fn bind_stand_in(address: Ipv4Addr) -> Result<Vec<Forward>, SetupError> {
+    STAND_IN_PORTS.into_iter().map(|port| bind_one(address, address, port)).collect()
 }
 
 fn bind_one(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Result<Forward, SetupError> {
@@ -51,48 +73,106 @@ fn bind_one(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Result<Forward, SetupErr
         _ => SetupError::Step { what: "listen on the loopback address of a machine", source },
     })?;
     listener.set_nonblocking(true).map_err(SetupError::step("make a socket non-blocking"))?;
-    Ok(Forward { listener, target: SocketAddr::from((to, port)) })
+    Ok(Forward { listener, address: to, port })
+}
+
+/// Who answers for an address: its machine, or others when that one is gone.
+type Targets = Arc<Mutex<Vec<Ipv4Addr>>>;
+
+/// Everything that is forwarded, by address.
+#[derive(Debug, Default)]
+pub(crate) struct Forwards {
+    entries: HashMap<Ipv4Addr, Entry>,
+    cuts: Cuts,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    targets: Targets,
+    tasks: Vec<AbortHandle>,
 }
 
 /// Ends the connections of machines that are gone. A machine that is switched off says nothing to those who are
 /// connected to it, and a client would wait for it.
-#[derive(Debug, Default)]
-pub(crate) struct Cuts(HashMap<IpAddr, Arc<Notify>>);
+#[derive(Clone, Debug, Default)]
+struct Cuts(Arc<Mutex<HashMap<Ipv4Addr, Arc<Notify>>>>);
 
 impl Cuts {
-    /// Ends all connections to this machine.
-    pub(crate) fn cut(&self, machine: Ipv4Addr) {
-        if let Some(cut) = self.0.get(&IpAddr::from(machine)) {
-            cut.notify_waiters();
+    fn of(&self, machine: Ipv4Addr) -> Arc<Notify> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry(machine).or_default())
+    }
+}
+
+impl Forwards {
+    /// Starts forwarding, in the current runtime.
+    pub(crate) fn start(&mut self, forwards: Vec<Forward>) -> Result<(), SetupError> {
+        for forward in forwards {
+            let listener = tokio::net::TcpListener::from_std(forward.listener)
+                .map_err(SetupError::step("watch a listening socket"))?;
+            let entry = self.entries.entry(forward.address).or_default();
+            let task = accept(listener, forward.port, Arc::clone(&entry.targets), self.cuts.clone());
+            entry.tasks.push(tokio::spawn(task).abort_handle());
+        }
+        Ok(())
+    }
+
+    /// Those of these addresses that are not forwarded.
+    pub(crate) fn missing(&self, addresses: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
+        addresses.iter().filter(|address| !self.entries.contains_key(address)).copied().collect()
+    }
+
+    /// Forwards these addresses only.
+    pub(crate) fn keep(&mut self, addresses: &[Ipv4Addr]) {
+        self.entries.retain(|address, entry| {
+            let kept = addresses.contains(address);
+            if !kept {
+                entry.tasks.iter().for_each(AbortHandle::abort);
+            }
+            kept
+        });
+    }
+
+    /// Says who answers for an address from now on.
+    pub(crate) fn lead(&self, address: Ipv4Addr, targets: Vec<Ipv4Addr>) {
+        if let Some(entry) = self.entries.get(&address) {
+            *entry.targets.lock().unwrap_or_else(PoisonError::into_inner) = targets;
         }
     }
-}
 
-/// Starts forwarding, in the current runtime.
-pub(crate) fn start(forwards: Vec<Forward>) -> Result<Cuts, SetupError> {
-    let mut cuts = Cuts::default();
-    for forward in forwards {
-        let listener = tokio::net::TcpListener::from_std(forward.listener)
-            .map_err(SetupError::step("watch a listening socket"))?;
-        let cut = cuts.0.entry(forward.target.ip()).or_default().clone();
-        tokio::spawn(accept(listener, forward.target, cut));
+    /// The tasks of a stand-in, to be ended when the address has a machine again.
+    pub(crate) fn stand_in(
+        &self,
+        forwards: Vec<Forward>,
+        address: Ipv4Addr,
+    ) -> Result<Vec<AbortHandle>, SetupError> {
+        let targets = self.entries.get(&address).map(|entry| Arc::clone(&entry.targets)).unwrap_or_default();
+        let start = |forward: Forward| {
+            let listener = tokio::net::TcpListener::from_std(forward.listener)
+                .map_err(SetupError::step("watch a listening socket"))?;
+            let task = accept(listener, forward.port, Arc::clone(&targets), self.cuts.clone());
+            Ok(tokio::spawn(task).abort_handle())
+        };
+        forwards.into_iter().map(start).collect()
     }
-    Ok(cuts)
+
+    /// Ends all connections to this machine.
+    pub(crate) fn cut(&self, machine: Ipv4Addr) {
+        self.cuts.of(machine).notify_waiters();
+    }
 }
 
-async fn accept(listener: tokio::net::TcpListener, target: SocketAddr, cut: Arc<Notify>) {
+async fn accept(listener: tokio::net::TcpListener, port: u16, targets: Targets, cuts: Cuts) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((client, _)) => {
-                let cut = cut.clone();
+                let targets = targets.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let cuts = cuts.clone();
                 tokio::spawn(async move {
                     // Either side may break off at any time; that ends the other, and nobody else cares.
-                    tokio::select! {
-                        _ = carry(client, target) => {}
-                        () = cut.notified() => {}
-                    }
+                    let _ = carry(client, &targets, port, &cuts).await;
                     drop(permit);
                 });
             }
@@ -101,11 +181,28 @@ async fn accept(listener: tokio::net::TcpListener, target: SocketAddr, cut: Arc<
     }
 }
 
-async fn carry(mut client: TcpStream, target: SocketAddr) -> std::io::Result<()> {
-    let mut machine = tokio::time::timeout(CONNECT_TIMEOUT, connect(target)).await??;
-    client.set_nodelay(true)?;
-    machine.set_nodelay(true)?;
-    tokio::io::copy_bidirectional(&mut client, &mut machine).await?;
+/// Carries a connection to the first that takes it.
+async fn carry(mut client: TcpStream, targets: &[Ipv4Addr], port: u16, cuts: &Cuts) -> std::io::Result<()> {
+    for target in targets {
+        let cut = cuts.of(*target);
+        let mut cut = std::pin::pin!(cut.notified());
+        cut.as_mut().enable();
+        let connect = tokio::time::timeout(CONNECT_TIMEOUT, connect((*target, port).into()));
+        let mut machine = tokio::select! {
+            connected = connect => match connected {
+                Ok(Ok(machine)) => machine,
+                _ => continue,
+            },
+            () = cut.as_mut() => continue,
+        };
+        client.set_nodelay(true)?;
+        machine.set_nodelay(true)?;
+        tokio::select! {
+            copied = tokio::io::copy_bidirectional(&mut client, &mut machine) => drop(copied?),
+            () = cut => {}
+        }
+        return Ok(());
+    }
     Ok(())
 }
 
@@ -129,15 +226,23 @@ mod tests {
 
     use super::*;
 
+    /// A machine at `address`, and the way to it.
+    async fn machine(address: Ipv4Addr) -> (tokio::net::TcpListener, Forward, SocketAddr) {
+        let machine = tokio::net::TcpListener::bind((address, 0)).await.unwrap();
+        let port = machine.local_addr().unwrap().port();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let front = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        (machine, Forward { listener, address, port }, front)
+    }
+
     #[tokio::test]
     async fn bytes_go_both_ways_and_the_end_too() {
-        let machine = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let target = machine.local_addr().unwrap();
-        let forward = Forward { listener: TcpListener::bind("127.0.0.1:0").unwrap(), target };
-        let address = forward.listener.local_addr().unwrap();
-        forward.listener.set_nonblocking(true).unwrap();
-        start(vec![forward]).unwrap();
-        let mut client = TcpStream::connect(address).await.unwrap();
+        let (machine, forward, front) = machine(Ipv4Addr::LOCALHOST).await;
+        let mut forwards = Forwards::default();
+        forwards.start(vec![forward]).unwrap();
+        forwards.lead(Ipv4Addr::LOCALHOST, vec![Ipv4Addr::LOCALHOST]);
+        let mut client = TcpStream::connect(front).await.unwrap();
         let (mut served, _) = machine.accept().await.unwrap();
         client.write_all(b"ping").await.unwrap();
         client.shutdown().await.unwrap();
@@ -152,20 +257,46 @@ mod tests {
 
     #[tokio::test]
     async fn the_connections_of_a_machine_end_with_it() {
-        let machine = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let target = machine.local_addr().unwrap();
-        let forward = Forward { listener: TcpListener::bind("127.0.0.1:0").unwrap(), target };
-        let address = forward.listener.local_addr().unwrap();
-        forward.listener.set_nonblocking(true).unwrap();
-        let cuts = start(vec![forward]).unwrap();
-        let mut client = TcpStream::connect(address).await.unwrap();
+        let (machine, forward, front) = machine(Ipv4Addr::LOCALHOST).await;
+        let mut forwards = Forwards::default();
+        forwards.start(vec![forward]).unwrap();
+        forwards.lead(Ipv4Addr::LOCALHOST, vec![Ipv4Addr::LOCALHOST]);
+        let mut client = TcpStream::connect(front).await.unwrap();
         let (_served, _) = machine.accept().await.unwrap();
-        cuts.cut(Ipv4Addr::new(127, 0, 0, 9));
+        forwards.cut(Ipv4Addr::new(127, 0, 0, 9));
         let still = tokio::time::timeout(Duration::from_millis(50), client.read_u8()).await;
         assert!(still.is_err(), "the end of another machine is none of this one's business");
-        cuts.cut(Ipv4Addr::LOCALHOST);
+        forwards.cut(Ipv4Addr::LOCALHOST);
         let read = tokio::time::timeout(Duration::from_secs(10), client.read_u8()).await;
         assert!(read.expect("the connection ends").is_err());
+    }
+
+    #[tokio::test]
+    async fn others_answer_for_a_machine_that_is_gone() {
+        let (gone, left) = (Ipv4Addr::new(127, 0, 0, 8), Ipv4Addr::LOCALHOST);
+        let (machine, mut forward, front) = machine(left).await;
+        forward.address = gone;
+        let mut forwards = Forwards::default();
+        forwards.start(vec![forward]).unwrap();
+        assert!(forwards.missing(&[gone, left]) == [left]);
+        // The first of them does not listen.
+        forwards.lead(gone, vec![gone, left]);
+        let mut client = TcpStream::connect(front).await.unwrap();
+        let (mut served, _) = machine.accept().await.unwrap();
+        served.write_all(b"x").await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap(), b'x');
+        forwards.cut(left);
+        let read = tokio::time::timeout(Duration::from_secs(10), client.read_u8()).await;
+        assert!(read.expect("the connection ends with who answered").is_err());
+        forwards.keep(&[]);
+        let ended = || async { TcpStream::connect(front).await.is_err() };
+        for _ in 0..200 {
+            if ended().await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("an address that is not forwarded any more is still listened on");
     }
 
     #[test]

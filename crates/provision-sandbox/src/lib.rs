@@ -24,6 +24,7 @@ mod fleet;
 mod forward;
 mod layout;
 mod provider;
+mod reload;
 mod rootfs;
 mod runc;
 mod supervisor;

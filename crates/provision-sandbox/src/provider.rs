@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ichor_provision::{Cluster, ClusterRequest, MachineStatus, Provider, ProvisionError, Store};
+use ichor_provision::{
+    Cluster, ClusterRequest, MachineRequest, MachineStatus, Provider, ProvisionError, Store,
+};
 use ichor_sys::{loopdev, process, signal};
 use ipnet::Ipv4Net;
 
@@ -19,13 +21,15 @@ use crate::{HIDDEN, rootfs};
 
 const SIGKILL: i32 = 9;
 /// How long the supervisor may take to set itself up.
-const READY_WAIT: Duration = Duration::from_secs(30);
+const READY_WAIT: Duration = Duration::from_secs(120);
 /// How long killed processes may take to be gone.
-const GONE_WAIT: Duration = Duration::from_secs(20);
+const GONE_WAIT: Duration = Duration::from_secs(60);
 /// How long the kernel may take to free the image's loop device.
-const LOOP_WAIT: Duration = Duration::from_secs(3);
+const LOOP_WAIT: Duration = Duration::from_secs(30);
 /// How long a quick request may take.
-const ANSWER_WAIT: Duration = Duration::from_secs(10);
+const ANSWER_WAIT: Duration = Duration::from_secs(60);
+/// How long machines may take to be made or forgotten.
+const RELOAD_WAIT: Duration = Duration::from_secs(30);
 /// The networks offered when none is asked for: 10.5.0.0/24 and up.
 const FIRST_NETWORK: u8 = 5;
 const LAST_NETWORK: u8 = 89;
@@ -197,7 +201,7 @@ impl Sandbox {
         }
     }
 
-    fn remove(&self, layout: &Layout, name: &str) -> Result<(), ProvisionError> {
+    fn remove_all(&self, layout: &Layout, name: &str) -> Result<(), ProvisionError> {
         self.kill_all(layout, name)?;
         self.clean(layout)?;
         release_loop(layout, self.store.load(name).ok().as_ref());
@@ -259,10 +263,75 @@ impl Provider for Sandbox {
         self.store.reserve(&cluster.name)?;
         // The supervisor sees the same directory by its real name.
         if let Err(error) = self.make(&cluster, request, &layout, progress) {
-            let _ = self.remove(&layout, &cluster.name);
+            let _ = self.remove_all(&layout, &cluster.name);
             return Err(error);
         }
         Ok(self.with_status(cluster))
+    }
+
+    fn add(
+        &self,
+        cluster: &str,
+        machines: &[MachineRequest],
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Cluster, ProvisionError> {
+        need_root("making sandbox machines")?;
+        let before = self.store.load(cluster)?;
+        let _lock = self.store.lock(cluster)?;
+        self.ask(cluster, &Request::Status, ANSWER_WAIT)?;
+        let mut after = before.clone();
+        after.grow(machines)?;
+        let layout = self.layout(cluster)?;
+        progress("starting the machines");
+        let made = machines
+            .iter()
+            .try_for_each(|machine| {
+                rootfs::make_persistent(&layout, &machine.name, machine.config.as_deref())
+                    .map_err(|error| ProvisionError::Failed { text: error.sentence() })
+            })
+            .and_then(|()| self.store.save(&after))
+            .and_then(|()| self.ask(cluster, &Request::Reload, RELOAD_WAIT));
+        if let Err(error) = made {
+            let names = || machines.iter().map(|machine| machine.name.as_str());
+            // Whatever of it runs, ends; then it is as if nothing had been asked for.
+            for name in names() {
+                let _ = self.ask(cluster, &Request::Cut(Some(name.to_owned())), ANSWER_WAIT);
+            }
+            self.store.save(&before)?;
+            let _ = self.ask(cluster, &Request::Reload, RELOAD_WAIT);
+            for name in names() {
+                let _ = fs::remove_dir_all(layout.machine(name));
+            }
+            return Err(error);
+        }
+        Ok(self.with_status(after))
+    }
+
+    fn remove(
+        &self,
+        cluster: &str,
+        machine: &str,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Cluster, ProvisionError> {
+        need_root("removing sandbox machines")?;
+        self.store.load(cluster)?.machine(machine)?;
+        let _lock = self.store.lock(cluster)?;
+        let mut state = self.store.load(cluster)?;
+        state.endpoint = state.endpoint();
+        progress("removing the machine");
+        self.ask(cluster, &Request::Cut(Some(machine.to_owned())), ANSWER_WAIT)?;
+        state.machines.retain(|own| own.name != machine);
+        self.store.save(&state)?;
+        self.ask(cluster, &Request::Reload, RELOAD_WAIT)?;
+        let layout = self.layout(cluster)?;
+        let place = layout.machine(machine);
+        fs::remove_dir_all(&place).map_err(|source| ProvisionError::File {
+            what: "remove",
+            path: place,
+            source,
+        })?;
+        let _ = fs::remove_file(layout.console(machine));
+        Ok(self.with_status(state))
     }
 
     fn start(&self, cluster: &str, machine: Option<&str>) -> Result<(), ProvisionError> {
@@ -318,7 +387,7 @@ impl Provider for Sandbox {
             return Err(ProvisionError::NoSuchCluster { name: cluster.to_owned() });
         }
         progress("removing the machines");
-        self.remove(&layout, cluster)
+        self.remove_all(&layout, cluster)
     }
 }
 

@@ -3,7 +3,7 @@
 //! It starts with one thread: it binds the host's loopback sockets, takes new namespaces and forks. The child is
 //! PID 1 of the fleet; the parent only waits, and its death is the child's.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -26,9 +26,10 @@ use crate::cgroups::Hierarchies;
 use crate::control::{LINE_MAX, Reply, Request};
 use crate::error::SetupError;
 use crate::fleet::{Effect, Fleet};
-use crate::forward::{self, Cuts, Forward};
+use crate::forward::{self, Forward, Forwards};
 use crate::layout::Layout;
-use crate::{HIDDEN, rootfs};
+use crate::reload::StandIn;
+use crate::{HIDDEN, reload, rootfs};
 
 /// The bridge that joins the machines, in the fleet's own network namespace.
 pub(crate) const BRIDGE: &str = "br0";
@@ -66,11 +67,12 @@ fn fail(error: &SetupError) -> ExitCode {
 /// On the host's side: sockets, namespaces, fork, wait.
 fn outer(layout: &Layout) -> Result<ExitCode, SetupError> {
     let cluster = load(layout)?;
-    let forwards = forward::bind(&cluster)?;
+    let host = namespace::own_net().map_err(SetupError::step("open the network namespace"))?;
+    let forwards = forward::bind(&reload::addresses(&cluster))?;
     let kinds = Namespaces::MOUNT.union(Namespaces::NET).union(Namespaces::PID);
     namespace::unshare(kinds).map_err(SetupError::step("make namespaces"))?;
     let mut forwards = Some(forwards);
-    let pid = namespace::fork(|| match inner(layout, &cluster, forwards.take().unwrap_or_default()) {
+    let pid = namespace::fork(|| match inner(layout, &cluster, forwards.take().unwrap_or_default(), &host) {
         Ok(()) => 0,
         Err(error) => {
             fail(&error);
@@ -85,7 +87,7 @@ fn outer(layout: &Layout) -> Result<ExitCode, SetupError> {
     Ok(if status == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn load(layout: &Layout) -> Result<Cluster, SetupError> {
+pub(crate) fn load(layout: &Layout) -> Result<Cluster, SetupError> {
     let dir = layout.dir();
     let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     Ok(Store::new(dir.parent().unwrap_or(Path::new("/"))).load(name)?)
@@ -98,7 +100,7 @@ fn close_stdout() {
 }
 
 /// PID 1 of the fleet.
-fn inner(layout: &Layout, cluster: &Cluster, forwards: Vec<Forward>) -> Result<(), SetupError> {
+fn inner(layout: &Layout, cluster: &Cluster, bound: Vec<Forward>, host: &File) -> Result<(), SetupError> {
     signal::set_parent_death_signal(SIGKILL).map_err(SetupError::step("follow the parent"))?;
     // Two descriptors for each forwarded connection.
     ichor_sys::credentials::raise_nofile(1 << 20);
@@ -125,8 +127,9 @@ fn inner(layout: &Layout, cluster: &Cluster, forwards: Vec<Forward>) -> Result<(
     runtime.block_on(async {
         make_bridge(cluster).await?;
         serve_images(cluster).await?;
-        let cuts = forward::start(forwards)?;
-        serve(layout, cluster, cuts).await
+        let mut forwards = Forwards::default();
+        forwards.start(bound)?;
+        serve(layout, cluster, forwards, host).await
     })
 }
 
@@ -177,7 +180,12 @@ async fn serve_images(cluster: &Cluster) -> Result<(), SetupError> {
 type Call = (Request, oneshot::Sender<Reply>);
 
 /// Starts all machines and serves requests, for as long as the process lives.
-async fn serve(layout: &Layout, cluster: &Cluster, cuts: Cuts) -> Result<(), SetupError> {
+async fn serve(
+    layout: &Layout,
+    cluster: &Cluster,
+    forwards: Forwards,
+    host: &File,
+) -> Result<(), SetupError> {
     let mut children = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child())
         .map_err(SetupError::step("watch children"))?;
     let socket = layout.control();
@@ -189,12 +197,14 @@ async fn serve(layout: &Layout, cluster: &Cluster, cuts: Cuts) -> Result<(), Set
 
     let mut loop_state = Supervisor {
         layout,
-        cluster,
-        cuts,
+        cluster: cluster.clone(),
+        host,
+        forwards,
+        stand_in: None,
         fleet: Fleet::new(cluster.machines.iter().map(|machine| machine.name.clone())),
-        names: cluster.machines.iter().map(|machine| machine.name.clone()).collect(),
         waiting: Vec::new(),
     };
+    loop_state.lead().await?;
     for at in 0..cluster.machines.len() {
         let effect = loop_state.fleet.start(at);
         loop_state.apply(effect);
@@ -208,7 +218,13 @@ async fn serve(layout: &Layout, cluster: &Cluster, cuts: Cuts) -> Result<(), Set
         let due = loop_state.fleet.next_due();
         tokio::select! {
             _ = children.recv() => loop_state.reap(),
-            Some((request, answer)) = calls.recv() => loop_state.handle(&request, answer),
+            Some((request, answer)) = calls.recv() => match request {
+                Request::Reload => {
+                    let error = loop_state.reload().await.err().map(|error| error.sentence());
+                    let _ = answer.send(Reply { error, machines: loop_state.fleet.status() });
+                }
+                request => loop_state.handle(&request, answer),
+            },
             () = sleep_until(due) => loop_state.wake(),
             _ = console_check.tick() => loop_state.trim_consoles(),
         }
@@ -222,18 +238,21 @@ async fn sleep_until(due: Option<Instant>) {
     }
 }
 
-struct Supervisor<'a> {
-    layout: &'a Layout,
-    cluster: &'a Cluster,
-    cuts: Cuts,
-    fleet: Fleet,
-    names: Vec<String>,
+pub(crate) struct Supervisor<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) cluster: Cluster,
+    /// The network namespace of the host.
+    pub(crate) host: &'a File,
+    pub(crate) forwards: Forwards,
+    /// Who answers at the endpoint when its machine is gone.
+    pub(crate) stand_in: Option<StandIn>,
+    pub(crate) fleet: Fleet,
     /// Who waits for which machines to be off. Bounded by the connections that wait.
     waiting: Vec<(Vec<usize>, oneshot::Sender<Reply>)>,
 }
 
 impl Supervisor<'_> {
-    fn apply(&mut self, effects: impl IntoIterator<Item = Effect>) {
+    pub(crate) fn apply(&mut self, effects: impl IntoIterator<Item = Effect>) {
         for effect in effects {
             match effect {
                 Effect::Boot(at) => self.boot(at),
@@ -244,8 +263,8 @@ impl Supervisor<'_> {
     }
 
     fn boot(&mut self, at: usize) {
-        let name = &self.names[at];
-        match spawn_boot(self.layout, name) {
+        let name = self.fleet.name(at).to_owned();
+        match spawn_boot(self.layout, &name) {
             Ok(pid) => {
                 eprintln!("{name}: power on");
                 self.fleet.booted(at, pid, Instant::now());
@@ -267,7 +286,7 @@ impl Supervisor<'_> {
                 eprintln!("{name}: ended with {code}");
                 let gone = self.cluster.machines.iter().find(|machine| machine.name == name);
                 if let Some(machine) = gone {
-                    self.cuts.cut(machine.address);
+                    self.forwards.cut(machine.address);
                 }
             }
         }
@@ -290,7 +309,7 @@ impl Supervisor<'_> {
 
     fn handle(&mut self, request: &Request, answer: oneshot::Sender<Reply>) {
         let name = match request {
-            Request::Status => None,
+            Request::Status | Request::Reload => None,
             Request::Start(name) | Request::Stop(name) | Request::Cut(name) => name.as_deref(),
             Request::Reset(name) => Some(name.as_str()),
         };
@@ -303,7 +322,7 @@ impl Supervisor<'_> {
         let effects: Vec<Effect> = which
             .iter()
             .filter_map(|at| match request {
-                Request::Status => None,
+                Request::Status | Request::Reload => None,
                 Request::Start(_) => self.fleet.start(*at),
                 Request::Stop(_) => self.fleet.stop(*at, now),
                 Request::Cut(_) => self.fleet.cut(*at, false),
@@ -316,7 +335,7 @@ impl Supervisor<'_> {
                 self.waiting.push((which, answer));
                 self.wake();
             }
-            Request::Status | Request::Start(_) | Request::Reset(_) => {
+            Request::Status | Request::Reload | Request::Start(_) | Request::Reset(_) => {
                 let _ = answer.send(Reply { error: None, machines: self.fleet.status() });
             }
         }
@@ -324,7 +343,7 @@ impl Supervisor<'_> {
 
     /// Machines append to their logs, so an emptied file goes on at its start.
     fn trim_consoles(&self) {
-        for name in &self.names {
+        for (_, name) in self.fleet.names() {
             let path = self.layout.console(name);
             let full = fs::metadata(&path).is_ok_and(|found| found.len() > CONSOLE_MAX);
             if full && fs::copy(&path, path.with_extension("log.1")).is_ok() {

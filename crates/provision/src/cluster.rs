@@ -8,7 +8,7 @@ use std::str::FromStr;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterRequest, ProvisionError};
+use crate::{ClusterRequest, MachineRequest, ProvisionError};
 
 /// The port of the registry, at the gateway.
 const REGISTRY_PORT: u16 = 5000;
@@ -27,6 +27,9 @@ pub struct Cluster {
     /// The OCI layout of container images that is served to its machines.
     #[serde(default)]
     pub images: Option<PathBuf>,
+    /// Where its Kubernetes API is: the address of its first control plane. It stays when that machine goes.
+    #[serde(default)]
+    pub endpoint: Option<Ipv4Addr>,
     /// Its machines.
     pub machines: Vec<Machine>,
 }
@@ -64,6 +67,25 @@ pub struct Machine {
     /// Whether it runs; not part of the state file's truth, asked anew each time.
     #[serde(default)]
     pub status: MachineStatus,
+}
+
+impl Machine {
+    fn new(wanted: &MachineRequest, address: Ipv4Addr) -> Self {
+        Self {
+            name: wanted.name.clone(),
+            kind: wanted.kind,
+            address,
+            loopback: loopback(address),
+            kernel_args: wanted.kernel_args.clone(),
+            resources: wanted.resources,
+            status: MachineStatus::Unknown,
+        }
+    }
+}
+
+fn first_control_plane(machines: &[Machine]) -> Option<Ipv4Addr> {
+    let first = machines.iter().find(|machine| machine.kind == MachineKind::ControlPlane);
+    first.map(|machine| machine.address)
 }
 
 /// What a machine may use of its host. `None` is all there is.
@@ -150,15 +172,7 @@ impl Cluster {
                 return Err(ProvisionError::SameMachineTwice { name: wanted.name.clone() });
             }
             let address = hosts.next().ok_or_else(full)?;
-            machines.push(Machine {
-                name: wanted.name.clone(),
-                kind: wanted.kind,
-                address,
-                loopback: loopback(address),
-                kernel_args: wanted.kernel_args.clone(),
-                resources: wanted.resources,
-                status: MachineStatus::Unknown,
-            });
+            machines.push(Machine::new(wanted, address));
         }
         Ok(Self {
             provisioner: provisioner.to_owned(),
@@ -171,8 +185,59 @@ impl Cluster {
             },
             image: request.image.clone(),
             images: request.images.clone(),
+            endpoint: first_control_plane(&machines),
             machines,
         })
+    }
+
+    /// Adds machines: the endpoint's address, if it is free, goes to a control plane; else the first free one.
+    ///
+    /// # Errors
+    /// When the network has no room, a name is taken, or cannot be one.
+    pub fn grow(&mut self, wanted: &[MachineRequest]) -> Result<(), ProvisionError> {
+        let endpoint = self.endpoint();
+        let machines = self.machines.len() + wanted.len();
+        for wanted in wanted {
+            crate::check_name(&wanted.name)?;
+            if self.machines.iter().any(|machine| machine.name == wanted.name) {
+                return Err(ProvisionError::SameMachineTwice { name: wanted.name.clone() });
+            }
+            let free = |address: &Ipv4Addr| {
+                *address != self.network.gateway
+                    && !self.machines.iter().any(|machine| machine.address == *address)
+            };
+            let control_plane = wanted.kind == MachineKind::ControlPlane;
+            let kept = endpoint.filter(|address| control_plane && free(address));
+            let other = || self.network.cidr.hosts().find(|host| free(host) && Some(*host) != endpoint);
+            let address = kept
+                .or_else(other)
+                .ok_or(ProvisionError::NetworkTooSmall { cidr: self.network.cidr, machines })?;
+            self.machines.push(Machine::new(wanted, address));
+        }
+        self.endpoint = endpoint.or_else(|| first_control_plane(&self.machines));
+        Ok(())
+    }
+
+    /// The number for the next machine of this kind: above all there are.
+    pub fn next_number(&self, kind: MachineKind) -> usize {
+        let start = format!("{}-{kind}-", self.name);
+        let number = |machine: &Machine| machine.name.strip_prefix(&start)?.parse::<usize>().ok();
+        self.machines.iter().filter_map(number).max().unwrap_or(0) + 1
+    }
+
+    /// Where its Kubernetes API is. Clusters of before keep it at their first control plane.
+    pub fn endpoint(&self) -> Option<Ipv4Addr> {
+        self.endpoint.or_else(|| first_control_plane(&self.machines))
+    }
+
+    /// The endpoint, if the machine that had this address is gone; somebody has to stand in for it.
+    pub fn orphaned_endpoint(&self) -> Option<Ipv4Addr> {
+        self.endpoint.filter(|address| !self.machines.iter().any(|machine| machine.address == *address))
+    }
+
+    /// Its control planes.
+    pub fn control_planes(&self) -> impl Iterator<Item = &Machine> {
+        self.machines.iter().filter(|machine| machine.kind == MachineKind::ControlPlane)
     }
 
     /// Where its machines find the registry of container images, if it has one.
@@ -236,6 +301,36 @@ mod tests {
                 (Ipv4Addr::new(10, 7, 3, 3), Ipv4Addr::new(127, 7, 3, 3)),
             ]
         );
+    }
+
+    #[test]
+    fn new_machines_take_what_is_free_and_a_control_plane_the_endpoint() {
+        let mut cluster = Cluster::plan("sandbox", &request("10.7.3.0/29", &["a", "b", "c"])).unwrap();
+        cluster.machines[0].kind = MachineKind::ControlPlane;
+        cluster.endpoint = Some(cluster.machines[0].address);
+        cluster.machines.remove(0);
+        assert_eq!(cluster.orphaned_endpoint(), Some(Ipv4Addr::new(10, 7, 3, 2)));
+        let mut wanted = request("10.7.3.0/29", &["d", "e"]).machines;
+        cluster.grow(&wanted[..1]).unwrap();
+        assert_eq!(
+            cluster.machines[2].address,
+            Ipv4Addr::new(10, 7, 3, 5),
+            "the endpoint is for control planes"
+        );
+        wanted[1].kind = MachineKind::ControlPlane;
+        cluster.grow(&wanted[1..]).unwrap();
+        assert_eq!(cluster.machines[3].address, Ipv4Addr::new(10, 7, 3, 2));
+        assert_eq!(cluster.orphaned_endpoint(), None);
+        let more = request("10.7.3.0/29", &["f", "g"]).machines;
+        assert!(matches!(cluster.grow(&more), Err(ProvisionError::NetworkTooSmall { .. })));
+    }
+
+    #[test]
+    fn numbers_of_machines_that_left_are_not_given_again() {
+        let names = ["test-worker-1", "test-worker-7", "test-controlplane-2"];
+        let cluster = Cluster::plan("sandbox", &request("10.7.3.0/24", &names)).unwrap();
+        assert_eq!(cluster.next_number(MachineKind::Worker), 8);
+        assert_eq!(cluster.next_number(MachineKind::ControlPlane), 3);
     }
 
     #[test]

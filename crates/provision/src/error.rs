@@ -33,6 +33,12 @@ pub enum ProvisionError {
         /// Machine.
         name: String,
     },
+    /// Two at once.
+    #[error("another command changes the machines of cluster {name}; try again when it is done")]
+    Busy {
+        /// Cluster.
+        name: String,
+    },
     /// Not a possible name.
     #[error("{name:?} is not a name; use lower-case letters, digits and dashes, at most 63")]
     BadName {

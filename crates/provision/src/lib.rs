@@ -62,6 +62,22 @@ pub trait Provider {
         progress: &mut dyn FnMut(&str),
     ) -> Result<Cluster, ProvisionError>;
 
+    /// Adds machines to a cluster that runs, and starts them. When it fails the cluster is as it was.
+    fn add(
+        &self,
+        cluster: &str,
+        machines: &[MachineRequest],
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Cluster, ProvisionError>;
+
+    /// Takes a machine's power and removes everything of it. Whoever needs its data has said goodbye before.
+    fn remove(
+        &self,
+        cluster: &str,
+        machine: &str,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Cluster, ProvisionError>;
+
     /// Starts machines that are stopped: the named one, or all.
     fn start(&self, cluster: &str, machine: Option<&str>) -> Result<(), ProvisionError>;
 

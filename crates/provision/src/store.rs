@@ -51,6 +51,21 @@ impl Store {
         }
     }
 
+    /// Lets nobody else change the machines of a cluster until the answer is dropped.
+    ///
+    /// # Errors
+    /// When somebody does so now.
+    pub fn lock(&self, cluster: &str) -> Result<fs::File, ProvisionError> {
+        let path = self.dir(cluster)?.join("lock");
+        let file = |source| ProvisionError::File { what: "lock", path: path.clone(), source };
+        let lock = fs::File::create(&path).map_err(file)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(lock),
+            Err(fs::TryLockError::WouldBlock) => Err(ProvisionError::Busy { name: cluster.to_owned() }),
+            Err(fs::TryLockError::Error(source)) => Err(file(source)),
+        }
+    }
+
     /// Writes the state file, whole or not at all.
     pub fn save(&self, cluster: &Cluster) -> Result<(), ProvisionError> {
         let path = self.dir(&cluster.name)?.join(STATE_FILE);
@@ -129,6 +144,7 @@ mod tests {
             },
             image: "/image".into(),
             images: None,
+            endpoint: None,
             machines: Vec::new(),
         }
     }

@@ -1,8 +1,11 @@
 //! `cluster`: local clusters of sandbox machines.
 
+mod add;
 mod bring_up;
 mod create;
+mod inherit;
 mod ready;
+mod remove;
 mod show;
 
 use std::path::PathBuf;
@@ -21,12 +24,12 @@ use crate::{files, kubeconfig, print, profile};
 pub static CLUSTER: Command = Command {
     name: "cluster",
     group: Group::Local,
-    about: "Make, show and remove local clusters",
+    about: "Make, show, change and remove local clusters",
     shared_flags: &[
         Flag::text("name", "name of the cluster").default("talos-default").complete(Complete::Cluster),
         Flag::text("state", "directory of all clusters (default ~/.talos/clusters)").complete(Complete::File),
     ],
-    subcommands: &[&create::CREATE, &DESTROY, &SHOW, &LIST, &START, &STOP],
+    subcommands: &[&create::CREATE, &DESTROY, &SHOW, &LIST, &START, &STOP, &add::ADD, &remove::REMOVE],
     ..Command::EMPTY
 };
 

@@ -21,15 +21,13 @@ use ichor_wire::{common, machine};
 
 use super::reply::{Replies, data, io_status, streaming};
 use crate::etcd::leave::{self, Last};
-use crate::etcd::{Data, ETCD, Intent, other_control_planes};
+use crate::etcd::{Data, ETCD, Intent};
 use crate::node::Node;
 use crate::services::ServiceError;
 
 /// How long Bootstrap waits for what it needs.
 const RUNTIME_MAX: Duration = Duration::from_secs(1);
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// How long another cluster may take to be noticed.
-const OTHERS_MAX: Duration = Duration::from_secs(3);
 /// How long the member may take to be known.
 const MEMBER_MAX: Duration = Duration::from_secs(15);
 /// How long a quorum may take to show.
@@ -116,23 +114,12 @@ async fn restart(node: &Arc<Node>) -> Result<(), Status> {
 /// A second cluster beside a first one would split the control plane. Members without a leader may only be given up for a
 /// snapshot.
 async fn no_other_cluster(node: &Node, recovering: bool) -> Result<(), Status> {
-    let Ok(client) = client::cluster(other_control_planes(&node.state)) else { return Ok(()) };
-    let ask = |client: Client| async move {
-        match tokio::time::timeout(OTHERS_MAX, client.members(true)).await {
-            Ok(Ok(_)) => true,
-            // It answers, and has no leader.
-            Ok(Err(error)) => !recovering && error.message().contains("etcdserver"),
-            Err(_) => false,
-        }
-    };
-    for (endpoint, client) in client.each() {
-        if ask(client).await {
-            return Err(Status::already_exists(format!(
-                "etcd runs already at {endpoint}; this machine joins by itself"
-            )));
-        }
+    match crate::etcd::other_cluster(&node.state, recovering).await {
+        Some(endpoint) => Err(Status::already_exists(format!(
+            "etcd runs already at {endpoint}; this machine joins by itself"
+        ))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Lists the members, as the local one or as the cluster knows them.

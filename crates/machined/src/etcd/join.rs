@@ -90,8 +90,8 @@ pub struct Joined {
     pub cluster: String,
 }
 
-/// Joins the cluster of the other control planes.
-pub async fn join(state: &State) -> Result<Joined, String> {
+/// Joins the cluster of the other control planes; `tell` hears why it has not yet.
+pub async fn join(state: &State, tell: impl Fn(String)) -> Result<Joined, String> {
     let began = Instant::now();
     let mut hinted = Instant::now();
     let mut last = String::new();
@@ -106,6 +106,7 @@ pub async fn join(state: &State) -> Result<Joined, String> {
             Err(error) => {
                 if error != last {
                     info!("etcd has not joined yet: {error}");
+                    tell(format!("Waiting to join a cluster: {error}"));
                 }
                 last = error;
             }

@@ -10,7 +10,7 @@ use ichor_etcd::Client;
 use ichor_resource::etcd::EtcdMember;
 use tokio::time::Instant;
 use tonic::{Code, Status};
-use tracing::info;
+use tracing::{debug, info};
 
 use super::{Data, ETCD, Intent, control_planes};
 use crate::node::Node;
@@ -19,6 +19,8 @@ use crate::node::Node;
 const KNOWN_MAX: Duration = Duration::from_secs(3 * 60);
 /// How long a cluster that cannot spare a member may take to get better.
 const REMOVE_MAX: Duration = Duration::from_secs(5 * 60);
+/// How long handing over the lead may take.
+const FORFEIT_MAX: Duration = Duration::from_secs(10);
 /// Between attempts, at first and later.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
@@ -96,6 +98,12 @@ async fn remove(state: &State, id: u64, last: Last) -> Result<(), Status> {
                 "this is the only voting member: leaving would destroy the data of the cluster; use `reset`",
             ));
         }
+    }
+    // A leader that is removed leaves the others without one until they notice; one that hands over does not.
+    match tokio::time::timeout(FORFEIT_MAX, forfeit(state)).await {
+        Ok(Ok(next)) if !next.is_empty() => info!(next, "another member leads the etcd cluster now"),
+        Ok(Err(error)) => debug!(reason = error.message(), "the lead stays"),
+        _ => {}
     }
     match client.remove(id).await {
         Err(error) if ichor_etcd::is_member_not_found(&error) => Ok(()),

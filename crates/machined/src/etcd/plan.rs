@@ -10,9 +10,11 @@ use ichor_ctl_etcd::member::peer_urls;
 use ichor_ctl_k8s::args::{self, Args, Rules};
 use ichor_ctl_k8s::images;
 use ichor_etcd::{CLIENT_PORT, PEER_PORT};
+use ichor_resource::config::MachineType;
 use ichor_resource::etcd::{EtcdSpec, PKIStatus};
 use ichor_resource::value::Ip;
 use ichor_rpc::Endpoint;
+use ichor_types::MachineType as Role;
 use tracing::info;
 
 use super::{Data, ETCD, GROUP, Intent, UID, Wanted, join};
@@ -100,9 +102,10 @@ impl Planner {
             (true, wanted) => (Beginning::Log { alone: wanted == Intent::Alone }, None),
             (false, Intent::Bootstrap) => (Beginning::New, None),
             (false, Intent::Recover { .. }) => return Err("the restored snapshot has no log".to_owned()),
+            (false, Intent::Join) if self.begins_by_itself().await => (Beginning::New, None),
             (false, Intent::Join | Intent::Alone) => {
                 self.ready_to_join().await?;
-                let joined = join::join(&self.state).await?;
+                let joined = join::join(&self.state, |reason| self.services.tell(ETCD, reason)).await?;
                 (Beginning::Existing(joined.cluster), Some(joined.id))
             }
         };
@@ -111,6 +114,13 @@ impl Planner {
         // Whoever joined, now or before a restart, may have to be let in yet.
         tokio::spawn(join::promote(self.state.clone(), id));
         Ok(Run::Container(self.member(&spec, &beginning)?))
+    }
+
+    /// A machine of the type `init` needs no bootstrap, unless there is a cluster it can join.
+    async fn begins_by_itself(&self) -> bool {
+        let role = self.state.find::<MachineType>("config", MachineType::ID);
+        role.is_some_and(|role| role.machine_type == Role::Init)
+            && super::other_cluster(&self.state, false).await.is_none()
     }
 
     fn member(&self, spec: &EtcdSpec, beginning: &Beginning) -> Result<ContainerSpec, String> {

@@ -192,6 +192,11 @@ impl ServiceManager {
         }
     }
 
+    /// Says what a service that is being prepared waits for.
+    pub fn tell(&self, id: &str, message: String) {
+        self.shared.update(id, ServiceState::Preparing, message);
+    }
+
     /// Runs what a spec describes once, to its end, beside the services; its log has its id.
     ///
     /// # Errors

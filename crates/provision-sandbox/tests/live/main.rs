@@ -25,12 +25,13 @@ const WAIT: Duration = Duration::from_secs(20);
 
 type Test = fn(&Lab);
 
-const TESTS: [(&str, Test); 6] = [
+const TESTS: [(&str, Test); 7] = [
     ("a_machine_boots_reboots_stops_and_leaves_no_trace", boots_reboots_stops),
     ("a_machine_cannot_change_the_host", cannot_change_the_host),
     ("a_killed_supervisor_takes_everything_along", killed_supervisor),
     ("a_creation_killed_half_way_can_be_destroyed", killed_half_way),
     ("two_clusters_live_side_by_side_and_addresses_are_guarded", side_by_side),
+    ("machines_come_and_go_and_the_endpoint_stays", come_and_go),
     ("what_cannot_be_done_is_one_sentence", refusals),
 ];
 
@@ -186,7 +187,7 @@ fn ask(address: Ipv4Addr, question: &str) -> String {
 
 fn try_ask(address: Ipv4Addr, question: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((address, 50_000))?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     writeln!(stream, "{question}")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -371,6 +372,60 @@ fn side_by_side(lab: &Lab) {
     drop(one);
     assert_eq!(two.field(0, "boots"), "1", "the other cluster goes on");
     drop(two);
+    unchanged(lab, &before);
+}
+
+fn come_and_go(lab: &Lab) {
+    let before = lab.snapshot();
+    let mut cluster = lab.create("grow", 69, 1);
+    assert_eq!(cluster.field(0, "boots"), "1");
+    let mut more = request("grow", 69, 3, &lab.image).machines;
+    let taken = lab.sandbox.add("grow", &more[..1], &mut |_| {}).unwrap_err();
+    assert_eq!(taken.to_string(), "two machines are called grow-0");
+    cluster.cluster = lab.sandbox.add("grow", &more[1..], &mut |_| {}).unwrap();
+    assert_eq!(cluster.field(1, "config"), "config of 1");
+    assert_eq!(cluster.field(2, "address"), "10.69.0.4");
+    assert_eq!(cluster.field(0, "boots"), "1", "the first one went on");
+    assert_eq!(cluster.ask(0, "call 10.69.0.4"), "hello from 10.69.0.4\n");
+
+    // Two changes at once are one too many.
+    let lock = lab.sandbox.store().lock("grow").unwrap();
+    let error = lab.sandbox.remove("grow", "grow-0", &mut |_| {}).unwrap_err();
+    assert!(matches!(error, ProvisionError::Busy { .. }), "{error}");
+    drop(lock);
+
+    // The first one goes; at its address others answer, for the host and for machines.
+    cluster.cluster = lab.sandbox.remove("grow", "grow-0", &mut |_| {}).unwrap();
+    assert_eq!(cluster.cluster.machines.len(), 2);
+    let endpoint = Ipv4Addr::new(127, 69, 0, 2);
+    assert!(ask(endpoint, "report").contains("address=10.69.0.3\n"));
+    assert_eq!(cluster.ask(1, "call 10.69.0.2"), "hello from 10.69.0.3\n");
+    assert!(!lab.sandbox.store().dir("grow").unwrap().join("machines/grow-0").exists());
+    lab.sandbox.cut_power("grow", Some("grow-1")).unwrap();
+    assert!(ask(endpoint, "report").contains("address=10.69.0.4\n"), "whoever is left answers");
+
+    // The supervisor comes back to the same.
+    let ours = |process: &ichor_sys::process::Process| process.args.ends_with("/grow");
+    for process in ichor_sys::process::list().unwrap().into_iter().filter(ours) {
+        let _ = ichor_sys::signal::send(process.pid, 9);
+    }
+    eventually("the supervisor is gone", || {
+        lab.sandbox.show("grow").unwrap().machines[0].status == MachineStatus::Unknown
+    });
+    let gone = lab.sandbox.add("grow", &more[..1], &mut |_| {}).unwrap_err();
+    assert!(matches!(gone, ProvisionError::NotRunning { .. }), "{gone}");
+    lab.sandbox.start("grow", None).unwrap();
+    eventually("an answer at the endpoint", || {
+        try_ask(endpoint, "report").is_ok_and(|r| r.contains("address=10.69.0."))
+    });
+
+    // A new one takes the address.
+    more[0].name = "grow-3".to_owned();
+    cluster.cluster = lab.sandbox.add("grow", &more[..1], &mut |_| {}).unwrap();
+    eventually("the new machine is at the endpoint", || {
+        try_ask(endpoint, "report").is_ok_and(|r| r.contains("address=10.69.0.2\n"))
+    });
+    drop(cluster);
     unchanged(lab, &before);
 }
 

@@ -74,7 +74,8 @@ impl<'a> BringUp<'a> {
     /// Over the client configuration of the cluster; everything together takes no longer than `limit`.
     pub fn new(config: &ClientConfig, cluster: &'a Cluster, limit: Duration) -> Result<Self, Failure> {
         let failed = |error: &dyn std::error::Error| Failure::new(chain(error));
-        let endpoints = control_planes(cluster).take(1).map(|machine| machine.loopback.to_string()).collect();
+        let endpoints =
+            cluster.control_planes().take(1).map(|machine| machine.loopback.to_string()).collect();
         let overrides = Overrides { endpoints, ..Overrides::default() };
         let profile = Profile::resolve(config, &overrides).map_err(|error| failed(&error))?;
         let client = profile.client().map_err(|error| failed(&error))?;
@@ -150,15 +151,7 @@ impl<'a> BringUp<'a> {
     fn fleet(&self) -> Result<Fleet, Failure> {
         let nodes = vec![];
         let session = Session::over_client(self.client.clone(), nodes, true);
-        let machine = |machine: &Machine| {
-            let kind = match machine.kind {
-                MachineKind::ControlPlane => Kind::ControlPlane,
-                MachineKind::Worker => Kind::Worker,
-            };
-            ichor_health::Machine::at(machine.address.to_string(), kind)
-        };
-        let topology = Topology::new(self.cluster.machines.iter().map(machine).collect());
-        fleet::over(fleet::access(&session), topology, &[], &servers(self.cluster)[0])
+        fleet::over(fleet::access(&session), topology(self.cluster), &[], &servers(self.cluster)[0])
     }
 
     /// Calls until it works or the time is over.
@@ -186,13 +179,24 @@ impl<'a> BringUp<'a> {
     }
 }
 
-fn control_planes(cluster: &Cluster) -> impl Iterator<Item = &Machine> {
-    cluster.machines.iter().filter(|machine| machine.kind == MachineKind::ControlPlane)
+/// The machines of a cluster, as its checks know them.
+pub fn topology(cluster: &Cluster) -> Topology {
+    let machine = |machine: &Machine| {
+        let kind = match machine.kind {
+            MachineKind::ControlPlane => Kind::ControlPlane,
+            MachineKind::Worker => Kind::Worker,
+        };
+        ichor_health::Machine::at(machine.address.to_string(), kind)
+    };
+    Topology::new(cluster.machines.iter().map(machine).collect())
 }
 
-/// Where the Kubernetes API of the cluster is seen from this host; the first control plane comes first.
+/// Where the Kubernetes API of the cluster is seen from this host; the cluster's endpoint comes first.
 pub fn servers(cluster: &Cluster) -> Vec<String> {
-    control_planes(cluster).map(|machine| format!("https://{}:{KUBERNETES_PORT}", machine.loopback)).collect()
+    let endpoint = cluster.endpoint().map(ichor_provision::loopback);
+    let others = cluster.control_planes().map(|machine| machine.loopback);
+    let others = others.filter(|loopback| Some(*loopback) != endpoint);
+    endpoint.into_iter().chain(others).map(|host| format!("https://{host}:{KUBERNETES_PORT}")).collect()
 }
 
 fn detail(report: &Report) -> String {

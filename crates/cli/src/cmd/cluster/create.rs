@@ -21,7 +21,7 @@ use crate::term::Progress;
 use crate::{files, print, profile};
 
 /// The most machines of one kind; each is a set of processes on this host.
-const MACHINES_MAX: i64 = 200;
+pub const MACHINES_MAX: i64 = 200;
 
 /// The command; `sandbox` is the provider when none is named.
 pub static CREATE: Command = Command {
@@ -349,6 +349,10 @@ fn registry_mirrors(call: &Call, layout: &Cluster) -> Vec<String> {
     mirrors
 }
 
+/// Machines share the disk of this host: a kubelet that wants a tenth of it free would evict all pods on a full one.
+const SHARED_DISK: &str = "machine: {kubelet: {extraConfig: {evictionHard: {memory.available: 100Mi, \
+    nodefs.available: 1Gi, imagefs.available: 1Gi}, imageGCHighThresholdPercent: 100}}}";
+
 fn generate_input(call: &Call, layout: &Cluster) -> Result<Generate, Failure> {
     let joined = |names: &[&str]| names.iter().flat_map(|name| call.list(name)).collect::<Vec<_>>();
     let control = layout.machines.iter().filter(|machine| machine.kind == MachineKind::ControlPlane);
@@ -367,7 +371,7 @@ fn generate_input(call: &Call, layout: &Cluster) -> Result<Generate, Failure> {
         discovery: call.on("with-cluster-discovery"),
         kubespan: call.on("with-kubespan"),
         secrets,
-        patches: call.list("config-patch"),
+        patches: std::iter::once(SHARED_DISK.to_owned()).chain(call.list("config-patch")).collect(),
         controlplane_patches: joined(&["config-patch-control-plane", "config-patch-controlplanes"]),
         worker_patches: joined(&["config-patch-worker", "config-patch-workers"]),
         ..Generate::default()

@@ -35,10 +35,9 @@ pub fn cluster_text(cluster: &Cluster) -> String {
     format!("{}\nNODES:\n\n{}", facts.take(), nodes.take())
 }
 
-/// Where the Kubernetes API of a cluster is: at its first control plane.
+/// Where the Kubernetes API of a cluster is: at its first control plane, or at what stands in for it.
 pub fn kubernetes_endpoint(cluster: &Cluster) -> String {
-    let first = cluster.machines.iter().find(|machine| machine.kind == MachineKind::ControlPlane);
-    first.map_or(String::new(), |machine| format!("https://{}:6443", machine.address))
+    cluster.endpoint().map_or(String::new(), |address| format!("https://{address}:6443"))
 }
 
 /// All clusters, one line each.

@@ -1,0 +1,129 @@
+//! Machines that come and go while their cluster runs: the supervisor follows the state file.
+//!
+//! The address of the cluster's endpoint outlives the machine that had it: a stand-in takes the address on the bridge
+//! and hands connections to the control planes that are left, until a new machine gets it.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use ichor_net::{Netlink, address, arp, link};
+use ichor_provision::Cluster;
+use ichor_sys::cgroup::Cgroups;
+use tokio::task::AbortHandle;
+
+use crate::cgroups::Hierarchies;
+use crate::error::SetupError;
+use crate::supervisor::{BRIDGE, Supervisor, load};
+use crate::{forward, rootfs};
+
+/// A group stays busy for a moment after its last process was killed.
+const GROUP_ATTEMPTS: u32 = 100;
+const GROUP_PAUSE: Duration = Duration::from_millis(20);
+
+/// Who answers at the endpoint of a cluster whose machine is gone.
+pub(crate) struct StandIn {
+    address: Ipv4Addr,
+    tasks: Vec<AbortHandle>,
+}
+
+/// The addresses that the host reaches: those of all machines, and the endpoint.
+pub(crate) fn addresses(cluster: &Cluster) -> Vec<Ipv4Addr> {
+    let machines = cluster.machines.iter().map(|machine| machine.address);
+    machines.chain(cluster.orphaned_endpoint()).collect()
+}
+
+impl Supervisor<'_> {
+    /// Starts machines that are new in the state file, forgets those that are not in it any more.
+    pub(crate) async fn reload(&mut self) -> Result<(), SetupError> {
+        let next = load(self.layout)?;
+        let wanted = addresses(&next);
+        let bound = forward::bind_in(self.host, &self.forwards.missing(&wanted))?;
+        for machine in &next.machines {
+            rootfs::make_persistent(self.layout, &machine.name, None)?;
+        }
+        let known: Vec<(usize, String)> =
+            self.fleet.names().map(|(at, name)| (at, name.to_owned())).collect();
+        for (at, name) in &known {
+            if next.machine(name).is_ok() {
+                continue;
+            }
+            if !self.fleet.remove(*at) {
+                let busy = std::io::Error::other(format!("{name} runs"));
+                return Err(SetupError::step("remove a machine")(busy));
+            }
+            self.forget(name).await;
+        }
+        self.forwards.start(bound)?;
+        self.forwards.keep(&wanted);
+        self.cluster = next;
+        self.lead().await?;
+        let new = self.cluster.machines.iter().map(|machine| machine.name.clone());
+        let new: Vec<String> = new.filter(|name| !known.iter().any(|(_, old)| old == name)).collect();
+        for name in new {
+            let at = self.fleet.add(name);
+            let effect = self.fleet.start(at);
+            self.apply(effect);
+        }
+        Ok(())
+    }
+
+    /// Leads each address to its machine, and the endpoint of a machine that is gone to the control planes.
+    pub(crate) async fn lead(&mut self) -> Result<(), SetupError> {
+        for machine in &self.cluster.machines {
+            self.forwards.lead(machine.address, vec![machine.address]);
+        }
+        let orphan = self.cluster.orphaned_endpoint();
+        if let Some(old) = self.stand_in.take_if(|old| Some(old.address) != orphan) {
+            old.tasks.iter().for_each(AbortHandle::abort);
+            self.change_address(old.address, false).await?;
+        }
+        let Some(address) = orphan else { return Ok(()) };
+        let control_planes = self.cluster.control_planes().map(|machine| machine.address).collect();
+        self.forwards.lead(address, control_planes);
+        if self.stand_in.is_none() {
+            self.change_address(address, true).await?;
+            let tasks = self.forwards.stand_in(forward::bind_stand_in(address)?, address)?;
+            self.stand_in = Some(StandIn { address, tasks });
+        }
+        Ok(())
+    }
+
+    /// Takes an address on the bridge, and says so to those who know another machine there; or gives it back.
+    async fn change_address(&self, wanted: Ipv4Addr, take: bool) -> Result<(), SetupError> {
+        let netlink = Netlink::open()?;
+        let prefix = ipnet::Ipv4Net::new_assert(wanted, 32).into();
+        if !take {
+            let link_index = link::index(&netlink, BRIDGE).await?;
+            let address = address::Address { link_index, ..address::Address::new(prefix) };
+            return Ok(address::remove(&netlink, BRIDGE, &address).await?);
+        }
+        link::add_address(&netlink, BRIDGE, prefix).await?;
+        if let Some(bridge) = link::find(&netlink, BRIDGE).await?
+            && let Ok(hardware) = <[u8; 6]>::try_from(bridge.hardware_addr.as_slice())
+        {
+            // Without it they find out by themselves, some seconds later.
+            let _ = arp::announce(bridge.index, hardware, wanted);
+        }
+        Ok(())
+    }
+
+    /// Removes what only the supervisor sees of a machine. Best effort: all of it goes with the cluster.
+    async fn forget(&self, name: &str) {
+        let group = format!("{}/{name}", self.layout.group(&self.cluster.name));
+        let unified = Hierarchies::of_host().ok().and_then(|all| all.open_unified(&self.layout.unified()));
+        let split = Cgroups::detect(&self.layout.cgroups()).ok();
+        for cgroups in unified.iter().chain(&split) {
+            let _ = cgroups.kill(&group);
+            for _ in 0..GROUP_ATTEMPTS {
+                if cgroups.remove(&group).is_ok() {
+                    break;
+                }
+                tokio::time::sleep(GROUP_PAUSE).await;
+            }
+        }
+        if let Some(place) = self.layout.root(name).parent() {
+            let _ = fs::remove_dir_all(place);
+        }
+    }
+}

@@ -5,6 +5,7 @@
 
 pub mod base_spec;
 pub mod hosts;
+mod image_cache;
 mod registries;
 pub mod toml;
 
@@ -19,9 +20,7 @@ use ichor_cosi::{
     Context, Controller, ControllerError, Input, Output, RegisterError, Runtime, exclusive, shared, weak,
 };
 use ichor_ctl::{Configuration, active_input};
-use ichor_resource::cri::{
-    ImageCacheConfig, ImageCacheCopyStatus, ImageCacheStatus, RegistryConfig, SeccompProfile,
-};
+use ichor_resource::cri::{ImageCacheConfig, ImageCacheStatus, RegistryConfig, SeccompProfile};
 use ichor_resource::files::{EtcFileSpec, EtcFileStatus};
 
 /// The merged file, below `/etc`.
@@ -41,7 +40,9 @@ const SOURCE: &str = "talos.dev/source-file:";
 /// The one id of registries.
 const REGISTRIES: &str = "registries";
 /// The one id of the image cache.
-const IMAGE_CACHE: &str = "image-cache";
+pub const IMAGE_CACHE: &str = "image-cache";
+
+pub use image_cache::Registryd;
 
 /// What the runtime has to know of the machine.
 #[derive(Debug, Clone)]
@@ -59,9 +60,9 @@ pub struct CriHost {
 }
 
 /// Adds the controllers of the container runtime.
-pub fn register(runtime: &Runtime, host: &CriHost) -> Result<(), RegisterError> {
+pub fn register(runtime: &Runtime, registryd: Registryd, host: &CriHost) -> Result<(), RegisterError> {
     runtime.register(RegistriesConfigController)?;
-    runtime.register(ImageCacheConfigController)?;
+    runtime.register(image_cache::ImageCacheConfigController::new(registryd))?;
     runtime.register(SeccompProfileController)?;
     runtime.register(SeccompProfileFileController { directory: host.profiles.clone() })?;
     runtime.register(CRIRegistryConfigController { host: host.clone(), shown: false })?;
@@ -98,31 +99,6 @@ impl Controller for RegistriesConfigController {
         let cache = ctx.get::<ImageCacheConfig>(IMAGE_CACHE)?;
         let cached = cache.is_some_and(|cache| cache.status == ImageCacheStatus::Ready);
         Ok(ctx.publish(config.map(|config| (REGISTRIES, registries::of(&config, cached))))?)
-    }
-}
-
-/// Writes `ImageCacheConfigs`. There is no volume with a cache yet, so it is always off.
-#[derive(Debug)]
-pub struct ImageCacheConfigController;
-
-impl Controller for ImageCacheConfigController {
-    const NAME: &'static str = "cri.ImageCacheConfigController";
-
-    fn inputs(&self) -> Vec<Input> {
-        vec![active_input()]
-    }
-
-    fn outputs(&self) -> Vec<Output> {
-        vec![exclusive::<ImageCacheConfig>()]
-    }
-
-    async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        let off = ImageCacheConfig {
-            status: ImageCacheStatus::Disabled,
-            copy_status: ImageCacheCopyStatus::Skipped,
-            roots: Vec::new(),
-        };
-        Ok(ctx.publish(Configuration::active(ctx)?.map(|_| (IMAGE_CACHE, off)))?)
     }
 }
 

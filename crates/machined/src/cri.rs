@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ichor_containerd::Client;
 use ichor_ctl_runtime::cri;
+use ichor_resource::cri::{ImageCacheConfig, ImageCacheStatus};
 use ichor_resource::files::EtcFileStatus;
 use ichor_resource::network::NetworkStatus;
 use ichor_sys::cgroup::Limits;
@@ -85,6 +86,10 @@ pub fn service(node: &Node) -> ServiceSpec {
             }),
             exists::<EtcFileStatus>(&node.state, "files", cri::MERGED, "container runtime configuration"),
             exists::<EtcFileStatus>(&node.state, "files", cri::BASE_SPEC, "base of containers"),
+            // Who pulls before the cache is ready pulls from elsewhere.
+            holds(&node.state, "cri", cri::IMAGE_CACHE, "image cache", |cache: &ImageCacheConfig| {
+                matches!(cache.status, ImageCacheStatus::Disabled | ImageCacheStatus::Ready)
+            }),
         ],
         pre: Some(before(node.paths.ephemeral.clone())),
         health: Some(check),

@@ -63,6 +63,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Unified);
     ichor_ctl_runtime::cri::register(
         runtime,
+        crate::registryd::port(node.services.clone()),
         &ichor_ctl_runtime::CriHost {
             etc: "/etc".into(),
             shadow: "/system/etc".into(),

@@ -22,6 +22,7 @@ pub mod platform;
 pub mod pods;
 pub mod prism;
 pub mod reactor;
+pub mod registryd;
 pub mod sequencer;
 pub mod service_controller;
 pub mod services;

@@ -72,6 +72,11 @@ impl Layout {
         self.machine(machine).join("state")
     }
 
+    /// The machine's image cache, where somebody put one.
+    pub(crate) fn image_cache(&self, machine: &str) -> PathBuf {
+        self.machine(machine).join("imagecache")
+    }
+
     /// The machine's `/var`.
     pub(crate) fn var(&self, machine: &str) -> PathBuf {
         self.machine(machine).join("var")

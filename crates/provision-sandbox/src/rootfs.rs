@@ -201,6 +201,12 @@ impl Builder {
         let state = system.join("state");
         make(&state)?;
         mount::bind(&layout.state(&machine.name), &state, false)?;
+        let images = layout.image_cache(&machine.name);
+        if images.is_dir() {
+            let place = system.join("imagecache/disk");
+            make(&place)?;
+            mount::bind_read_only(&images, &place)?;
+        }
         self.guard_containers(&system)?;
         mount::bind(&layout.var(&machine.name), &self.at("var"), false)?;
         Ok(())

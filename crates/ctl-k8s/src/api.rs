@@ -11,7 +11,8 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::{
-    accounts, endpoints, extra_manifests, kube_access, manifest_apply, node_apply, node_status, pod_status,
+    accounts, affiliates, endpoints, extra_manifests, kube_access, manifest_apply, node_apply, node_status,
+    pod_status,
 };
 
 /// The kubelet's way to the API, written when it has joined.
@@ -127,6 +128,7 @@ pub fn register(runtime: &Runtime, ports: &Ports) -> Result<(), RegisterError> {
     runtime.register(kube_access::ConfigController)?;
     runtime.register(kube_access::EndpointController::new(ports.clone()))?;
     runtime.register(accounts::CrdController::new(ports.clone()))?;
+    runtime.register(affiliates::KubernetesPullController::new(ports.clone()))?;
     Ok(())
 }
 

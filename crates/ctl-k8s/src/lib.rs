@@ -4,6 +4,7 @@
 //! taints. Who carries them out comes with Kubernetes itself.
 
 pub mod accounts;
+pub mod affiliates;
 pub mod api;
 pub mod args;
 pub mod bootstrap;

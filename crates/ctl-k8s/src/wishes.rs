@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use ichor_config::v1alpha1::Config;
-use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive};
+use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
 use ichor_ctl::{Configuration, active_input};
+use ichor_resource::cluster::{Affiliate, DiscoveryConfig, Identity};
 use ichor_resource::k8s::{NodeAnnotationSpec, NodeLabelSpec, NodeTaintSpec};
 use ichor_types::MachineType;
 
@@ -82,7 +83,12 @@ impl Controller for NodeAnnotationSpecController {
     const NAME: &'static str = "k8s.NodeAnnotationSpecController";
 
     fn inputs(&self) -> Vec<Input> {
-        vec![active_input()]
+        vec![
+            active_input(),
+            weak::<DiscoveryConfig>().id("cluster"),
+            weak::<Identity>().id("local"),
+            weak::<Affiliate>().in_ns("cluster"),
+        ]
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -94,9 +100,17 @@ impl Controller for NodeAnnotationSpecController {
         let machine =
             config.as_deref().and_then(|config| config.root()).and_then(|root| root.machine.as_ref());
         let wanted = machine.into_iter().flat_map(|machine| machine.node_annotations.iter());
-        ctx.publish(wanted.map(|(key, value)| {
-            (key.clone(), NodeAnnotationSpec { key: key.clone(), value: value.clone() })
-        }))?;
+        let mut all: BTreeMap<String, String> =
+            wanted.map(|(key, value)| (key.clone(), value.clone())).collect();
+        let told = ctx.get::<DiscoveryConfig>("cluster")?;
+        if told.is_some_and(|config| config.discovery_enabled && config.registry_kubernetes_enabled)
+            && let Some(identity) = ctx.get::<Identity>("local")?
+            && let Some(this) = ctx.get_in::<Affiliate>("cluster", &identity.node_id)?
+        {
+            let told = crate::affiliates::annotations(&this);
+            all.extend(told.into_iter().map(|(key, value)| (key.to_owned(), value)));
+        }
+        ctx.publish(all.into_iter().map(|(key, value)| (key.clone(), NodeAnnotationSpec { key, value })))?;
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::access::{Access, AccessError};
 use crate::error::{Error, Status};
 use crate::kind::{Kind, Target, with_query};
-use crate::transport::{Reply, Request, Transport};
+use crate::transport::{Chunks, Reply, Request, Transport};
 use crate::watch::Watch;
 
 /// The largest answer.
@@ -173,6 +173,17 @@ impl Client {
             _ => Vec::new(),
         };
         Ok(List { items, version })
+    }
+
+    /// What a container has said and goes on saying, until it ends. Waiting for the next piece is for the caller to
+    /// bound.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn log(&self, namespace: &str, pod: &str, container: &str) -> Result<Box<dyn Chunks>, Error> {
+        let path = format!("{}/log", Target::new(Kind::PODS, namespace, pod).path());
+        let path = with_query(path, &[("container", container), ("follow", "true")]);
+        Ok(self.open(path).await?.body)
     }
 
     /// All objects of a kind, and then what changes.

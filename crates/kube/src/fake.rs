@@ -44,6 +44,7 @@ struct World {
     history: Vec<Happened>,
     watchers: Vec<Watcher>,
     calls: Vec<String>,
+    logs: BTreeMap<String, String>,
     down: bool,
     /// Objects whose writes are refused as invalid, and evictions that a budget holds back so many times.
     refused: BTreeSet<String>,
@@ -93,6 +94,11 @@ impl Server {
     /// The calls since the last time, reads left out.
     pub fn writes(&self) -> Vec<String> {
         std::mem::take(&mut self.world().calls)
+    }
+
+    /// What the containers of the pod at a path have said.
+    pub fn put_log(&self, path: &str, text: &str) {
+        self.world().logs.insert(path.to_owned(), text.to_owned());
     }
 
     /// Makes connections fail, or work again.
@@ -231,6 +237,11 @@ impl World {
                 Some(object) => reply(200, object),
                 None => status(404, "NotFound", &format!("{} {name:?} not found", place.plural)),
             },
+            ("GET", Some(name), Some(sub)) if sub == "log" => {
+                let text = self.logs.get(&place.object(name)).cloned().unwrap_or_default();
+                let whole = vec![text.into()];
+                Reply { code: 200, location: None, body: Box::new(Body { whole, more: None }) }
+            }
             ("POST", None, None) => self.create(&place, body, manager),
             ("POST", Some(name), Some(sub)) if sub == "eviction" => self.evict(&place.object(name)),
             ("PUT", Some(name), None) => self.replace(&place.object(name), body, manager),

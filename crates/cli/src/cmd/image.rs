@@ -217,7 +217,10 @@ fn k8s_bundle(call: &Call) -> Result<(), Failure> {
 fn talos_bundle(call: &Call) -> Result<(), Failure> {
     let tag = call.args.first().map_or(identity::TAG, String::as_str);
     check_tag(tag)?;
-    Err(Failure::new(format!("the images of {tag} are listed in a registry, which ichorctl cannot ask yet")))
+    block_on(async {
+        let mut registry = crate::pull::Registry::new(false);
+        print(&super::image_bundle::list(&mut registry, super::image_bundle::PLACE, tag).await?)
+    })
 }
 
 /// Releases whose lists have the known form: from 1.11 to this one.

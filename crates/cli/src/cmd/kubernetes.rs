@@ -9,7 +9,7 @@ use crate::files;
 use crate::kubeconfig::{self, Decision, Kind};
 use crate::parse::Call;
 use crate::print;
-use crate::session::{Session, block_on, warn_of_old_versions};
+use crate::session::{Session, block_on};
 use crate::table::{Args, Command, Complete, Flag, Group};
 
 /// How often a question is asked again.
@@ -126,19 +126,4 @@ fn ask(kind: Kind, name: &str) -> Result<Decision, Failure> {
         }
     }
     Err(Failure::new("no answer; nothing was changed").hint("--force overwrites without asking"))
-}
-
-fn not_yet(what: &str) -> Failure {
-    Failure::new(format!("{what} is not there yet")).whole()
-}
-
-/// These begin with a kubeconfig; a machine that has none says why.
-pub(crate) fn needs_kubernetes(call: &Call, what: &str) -> Result<(), Failure> {
-    block_on(async {
-        let session = Session::open(call).await?;
-        session.only(call)?;
-        warn_of_old_versions(&session).await;
-        fetch(&session, call).await?;
-        Err(not_yet(what))
-    })
 }

@@ -6,6 +6,8 @@ use super::super::model::{Model, Node};
 use super::super::screen::{Area, Colour, Screen, Style};
 use super::{draw_log, pairs, plural, show, text, verdict};
 
+/// The addresses the machine is reached at: not those of pods.
+const ADDRESSES: &str = "routed-no-k8s";
 /// Below this a column is too narrow to read.
 const COLUMN_MIN: u16 = 38;
 
@@ -125,7 +127,7 @@ fn network(node: &Node) -> Vec<Line> {
     };
     vec![
         ("HOST", text(node.get("HostnameStatuses", "hostname"), "hostname"), Style::PLAIN),
-        ("IP", text(node.get("NodeAddresses", "current"), "addresses"), Style::PLAIN),
+        ("IP", text(node.get("NodeAddresses", ADDRESSES), "addresses"), Style::PLAIN),
         ("GW", gateways.join(", "), Style::PLAIN),
         ("CONNECTIVITY", if connected { "ok" } else { "failed" }.to_owned(), verdict(connected)),
         ("DNS", text(node.get("ResolverStatuses", "resolvers"), "dnsServers"), Style::PLAIN),

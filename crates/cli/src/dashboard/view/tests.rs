@@ -27,7 +27,7 @@ const RESOURCES: &[(&str, &str, &str)] = &[
     ("Services.v1alpha1.talos.dev", "machined", "running: true\nhealthy: true\nunknown: false\n"),
     ("Services.v1alpha1.talos.dev", "trustd", "running: true\nhealthy: false\nunknown: false\n"),
     ("HostnameStatuses.net.talos.dev", "hostname", "hostname: demo-controlplane-1\ndomainname: \"\"\n"),
-    ("NodeAddresses.net.talos.dev", "current", "addresses:\n    - 10.5.0.2/24\n"),
+    ("NodeAddresses.net.talos.dev", "routed-no-k8s", "addresses:\n    - 10.5.0.2/24\n"),
     (
         "RouteStatuses.net.talos.dev",
         "inet4/10.5.0.1//1024",

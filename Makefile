@@ -100,7 +100,7 @@ fuzz: setup ## Everything that reads bytes from outside, for longer (FUZZ_SEED=,
 	@ICHOR_FUZZ_SEED=$(FUZZ_SEED) ICHOR_FUZZ_FACTOR=$(FUZZ_FACTOR) $(CARGO) test --locked -p ichor-config --test properties
 
 LIVE_SUITES := api cluster config faults network why dashboard etcd_client etcd \
-	kubernetes kubernetes_kill budgets security gateway containers kube_api control_plane
+	kubernetes kubernetes_kill kubernetes_life budgets security gateway containers kube_api control_plane
 
 .PHONY: test-live
 test-live: ## Tests on live sandbox machines (needs `make build`)
@@ -108,9 +108,16 @@ test-live: ## Tests on live sandbox machines (needs `make build`)
 	@ICHOR_ROOT=$(CURDIR) scripts/live $(LIVE_SUITES)
 
 .PHONY: test-life
-test-life: ## Images and authorities of a cluster in use change (minutes; see docs/status.md for what it finds)
+test-life: ## Images and authorities of a cluster in use change (part of `make test-live`)
 	@$(call say,the life of a cluster)
 	@ICHOR_ROOT=$(CURDIR) $(CARGO) test --locked -p ichor-live --test kubernetes_life -- --test-threads=1 --nocapture
+
+.PHONY: test-upgrade
+test-upgrade: ## From the minor version of Kubernetes before to this one (builds that one too; needs `make components build`)
+	@$(call say,another minor version)
+	@scripts/kubernetes-before
+	@$(CARGO) xtask images --before
+	@ICHOR_ROOT=$(CURDIR) $(CARGO) test --locked -p ichor-live --test kubernetes_upgrade -- --nocapture
 
 .PHONY: test-parity
 test-parity: ## The original's own client library as the judge (needs `make build`)

@@ -5,7 +5,7 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -23,7 +23,7 @@ pub(crate) struct Local {
 impl Local {
     /// Takes a stream over.
     pub(crate) fn new(stream: tokio::net::UnixStream) -> io::Result<Self> {
-        let stream = AsyncFd::with_interest(stream.into_std()?, Interest::READABLE)?;
+        let stream = register(stream.into_std()?, Interest::READABLE)?;
         Ok(Self { stream, full: None })
     }
 
@@ -36,7 +36,7 @@ impl Local {
             match write(self.stream.get_ref()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let again = self.stream.get_ref().as_fd().try_clone_to_owned()?;
-                    self.full = Some(AsyncFd::with_interest(again, Interest::WRITABLE)?);
+                    self.full = Some(register(again, Interest::WRITABLE)?);
                 }
                 done => return Poll::Ready(done),
             }
@@ -50,6 +50,11 @@ impl Local {
             }
         }
     }
+}
+
+#[allow(deprecated, reason = "the successor is unsafe for odd types; these two keep their promise")]
+fn register<T: AsRawFd>(of: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(of, interest)
 }
 
 impl AsyncRead for Local {

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
@@ -50,24 +50,32 @@ struct Image {
     entrypoint: &'static str,
 }
 
-/// Builds the layout.
-pub fn run(root: &Path) -> Result<()> {
-    let parts = root.join("build/components");
+/// Builds the layout; with `--before`, that of the Kubernetes of before, for the test of an upgrade.
+pub fn run(root: &Path, args: &[String]) -> Result<()> {
+    let before = match args {
+        [] => "",
+        [flag] if flag == "--before" => "-before",
+        _ => bail!("images: there is --before, and nothing else"),
+    };
+    let parts = root.join(format!("build/components{before}"));
     let versions =
         versions(&fs::read_to_string(root.join("components/versions")).context("read components/versions")?);
     let version =
         |name: &str| versions.get(name).cloned().with_context(|| format!("components/versions: no {name}"));
-    let images = images(&version)?;
+    let images = images(&|name: &str| match name {
+        "kubernetes" => version(&format!("kubernetes{before}")),
+        _ => version(name),
+    })?;
     let layers = layers(&parts)?;
 
-    let out = root.join("build/images");
-    let fresh = root.join(format!("build/images.{}.new", std::process::id()));
+    let out = root.join(format!("build/images{before}"));
+    let fresh = root.join(format!("build/images{before}.{}.new", std::process::id()));
     let _ = fs::remove_dir_all(&fresh);
     fs::create_dir_all(fresh.join("blobs/sha256"))?;
     let layout = Layout { blobs: fresh.join("blobs/sha256") };
 
     // Packing takes a while: what was made of the same files is used again.
-    let note = root.join("build/images.stamp");
+    let note = root.join(format!("build/images{before}.stamp"));
     let held: Value =
         fs::read(&note).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     let mut stamps = serde_json::Map::new();
@@ -89,11 +97,11 @@ pub fn run(root: &Path) -> Result<()> {
     fs::write(fresh.join("index.json"), index.to_string())?;
 
     let _ = fs::remove_dir_all(&out);
-    fs::rename(&fresh, &out).context("put build/images in place")?;
+    fs::rename(&fresh, &out).with_context(|| format!("put {} in place", out.display()))?;
     fs::write(&note, Value::Object(stamps).to_string())?;
     let size: u64 =
         fs::read_dir(out.join("blobs/sha256"))?.map(|e| Ok(e?.metadata()?.len())).sum::<Result<u64>>()?;
-    println!("    build/images  {} images, {} MB", images.len(), size / 1_000_000);
+    println!("    build/images{before}  {} images, {} MB", images.len(), size / 1_000_000);
     Ok(())
 }
 

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let result = match args.first().map(String::as_str) {
         Some("compat") => compat::run(&root()),
         Some("image") => image::run(&root(), &args[1..]),
-        Some("images") => images::run(&root()),
+        Some("images") => images::run(&root(), &args[1..]),
         Some("initramfs") => initramfs::run(&root()),
         Some("tidy") => tidy::run(&root()).and_then(|()| compat::check(&root())),
         _ => {

@@ -16,7 +16,9 @@ require (
 )
 
 require (
+	c2sp.org/CCTV/age v0.0.0-20240306222714-3ec4d716e805 // indirect
 	cel.dev/expr v0.24.0 // indirect
+	filippo.io/age v1.2.1 // indirect
 	github.com/ProtonMail/go-crypto v1.3.0 // indirect
 	github.com/ProtonMail/go-mime v0.0.0-20230322103455-7d82a3887f2f // indirect
 	github.com/ProtonMail/gopenpgp/v2 v2.9.0 // indirect

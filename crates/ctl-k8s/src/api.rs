@@ -271,7 +271,7 @@ fn take(seen: &mut Seen, event: Event) {
 /// Waits until something wakes the controller under test.
 #[cfg(test)]
 pub(crate) async fn woken(ctx: &ichor_cosi::Context) {
-    tokio::time::timeout(Duration::from_secs(5), ctx.wake().woken()).await.expect("woken in time");
+    tokio::time::timeout(Duration::from_secs(60), ctx.wake().woken()).await.expect("woken in time");
 }
 
 /// Ports onto a server in memory, for tests; the kubelet has joined.

@@ -157,7 +157,7 @@ fn a_server_may_commit_at_once_and_a_restart_keeps_the_lease() {
         let began = std::time::Instant::now();
         let (mut events, task) = start(index, config);
         let lease = bound(&mut events).await;
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         assert_eq!(lease.address, ADDRESS);
         assert!(lease.duration <= Duration::from_secs(600));
         bound(&mut events).await;

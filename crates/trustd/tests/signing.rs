@@ -105,7 +105,7 @@ async fn scenario() {
             Ok(signed) => break signed,
             Err(status) => {
                 assert_eq!(status.code(), Code::Unavailable, "{status}");
-                assert!(start.elapsed() < Duration::from_secs(5), "{status}");
+                assert!(start.elapsed() < Duration::from_secs(60), "{status}");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
@@ -126,7 +126,7 @@ async fn scenario() {
         .expect("new token");
     let start = Instant::now();
     while trustd.ask("new.token", &csr).await.is_err() {
-        assert!(start.elapsed() < Duration::from_secs(5), "the new token is not taken");
+        assert!(start.elapsed() < Duration::from_secs(60), "the new token is not taken");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(trustd.ask("abc.def", &csr).await.expect_err("old token").code(), Code::Unknown);

@@ -419,6 +419,6 @@ mod tests {
         let merged = documents[0].root.get("b").and_then(Node::as_map).unwrap();
         assert_eq!(merged.len(), 24_000);
         // Comparing each key with each takes many times as long, even in an optimised build.
-        assert!(started.elapsed() < std::time::Duration::from_secs(3), "{:?}", started.elapsed());
+        assert!(started.elapsed() < std::time::Duration::from_secs(8), "{:?}", started.elapsed());
     }
 }

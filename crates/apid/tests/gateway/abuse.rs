@@ -28,7 +28,7 @@ const SPAN: Duration = Duration::from_millis(1500);
 /// What an attack may cost in memory, attacker, node and the other tests in this one process together.
 const MEMORY_MAX: u64 = 128 << 20;
 /// The longest a bystander's call may take meanwhile, on a busy machine without optimisation.
-const BYSTANDER_MAX: Duration = Duration::from_secs(2);
+const BYSTANDER_MAX: Duration = Duration::from_secs(10);
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();

@@ -81,7 +81,7 @@ async fn a_client_that_reads_nothing_stalls_only_itself() {
     other.version(()).await.expect("before");
     // More than would fill the window of a connection: 64 streams of 256 KiB each.
     let stalled = stall(&node, &mut idle, 80, &[]).await;
-    timeout(Duration::from_secs(3), other.version(())).await.expect("in time").expect("answer");
+    timeout(PATIENCE, other.version(())).await.expect("in time").expect("answer");
     drop(stalled);
     timeout(PATIENCE, idle.version(())).await.expect("in time").expect("the idle one recovers");
 }
@@ -97,14 +97,13 @@ async fn streams_that_nobody_reads_between_nodes_leave_calls_alone() {
     // A few leave room for other streams; too many for that still leave room for calls.
     let few = stall(&two, &mut idle, 8, &pairs).await;
     let logs = other.logs(with(api::LogsRequest::default(), &pairs));
-    let mut logs =
-        timeout(Duration::from_secs(3), logs).await.expect("in time").expect("stream").into_inner();
-    timeout(Duration::from_secs(3), logs.message()).await.expect("in time").expect("message");
+    let mut logs = timeout(PATIENCE, logs).await.expect("in time").expect("stream").into_inner();
+    timeout(PATIENCE, logs.message()).await.expect("in time").expect("message");
     let many = stall(&two, &mut idle, 80, &pairs).await;
     let call = other.version(with((), &pairs));
-    timeout(Duration::from_secs(3), call).await.expect("in time").expect("answer");
+    timeout(PATIENCE, call).await.expect("in time").expect("answer");
     let merged = other.version(with((), &[("nodes", target.as_str())]));
-    timeout(Duration::from_secs(3), merged).await.expect("in time").expect("answer");
+    timeout(PATIENCE, merged).await.expect("in time").expect("answer");
     drop((few, many));
 }
 
@@ -118,7 +117,7 @@ async fn a_client_of_many_that_reads_nothing_stalls_only_itself() {
     let stalled = stall(&two, &mut idle, 4, &pairs).await;
     let mut other = cluster.client(1, &["os:admin"]);
     let call = other.version(with((), &pairs));
-    let reply = timeout(Duration::from_secs(3), call).await.expect("in time").expect("answer").into_inner();
+    let reply = timeout(PATIENCE, call).await.expect("in time").expect("answer").into_inner();
     assert!(reply.messages.iter().all(|message| message.version.is_some()));
     drop(stalled);
 }
@@ -135,12 +134,11 @@ async fn however_many_streams_one_client_leaves_unread_others_get_theirs() {
     for _ in 0..3 {
         let mut other = cluster.client(1, &["os:admin"]);
         let logs = other.logs(with(api::LogsRequest::default(), &pairs));
-        let mut logs =
-            timeout(Duration::from_secs(3), logs).await.expect("in time").expect("stream").into_inner();
-        let first = timeout(Duration::from_secs(3), logs.message()).await.expect("in time").expect("message");
+        let mut logs = timeout(PATIENCE, logs).await.expect("in time").expect("stream").into_inner();
+        let first = timeout(PATIENCE, logs.message()).await.expect("in time").expect("message");
         assert!(first.is_some());
         let call = other.version(with((), &pairs));
-        timeout(Duration::from_secs(3), call).await.expect("in time").expect("answer");
+        timeout(PATIENCE, call).await.expect("in time").expect("answer");
     }
     drop(stalled);
 }

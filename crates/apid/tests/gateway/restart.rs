@@ -22,7 +22,7 @@ async fn calls_fail_at_once_without_machined_and_work_at_once_with_it() {
     let start = Instant::now();
     let status = client.version(()).await.expect_err("nobody there");
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(start.elapsed() < Duration::from_secs(1), "it did not wait");
+    assert!(start.elapsed() < PATIENCE / 6, "it did not wait");
 
     for _ in 0..3 {
         node.machine.start();
@@ -47,7 +47,7 @@ async fn a_node_that_comes_back_is_found_again() {
     let _two = cluster.node(2);
     let start = Instant::now();
     while call(&mut client).await.is_err() {
-        assert!(start.elapsed() < Duration::from_secs(2), "not found in time");
+        assert!(start.elapsed() < PATIENCE, "not found in time");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

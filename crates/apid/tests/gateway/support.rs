@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 /// No wait of a test is longer.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub type Client = MachineServiceClient<Channel>;
 

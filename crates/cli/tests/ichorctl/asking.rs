@@ -416,7 +416,7 @@ fn a_silent_endpoint_does_not_stop_the_others() {
     for _ in 0..3 {
         let started = std::time::Instant::now();
         assert_eq!(fake.run(&["version", "-e", &endpoints]).code, 0);
-        assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(started.elapsed() < std::time::Duration::from_secs(15), "{:?}", started.elapsed());
     }
 }
 

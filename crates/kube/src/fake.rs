@@ -44,7 +44,6 @@ struct World {
     history: Vec<Happened>,
     watchers: Vec<Watcher>,
     calls: Vec<String>,
-    logs: BTreeMap<String, String>,
     down: bool,
     /// Objects whose writes are refused as invalid, and evictions that a budget holds back so many times.
     refused: BTreeSet<String>,
@@ -94,11 +93,6 @@ impl Server {
     /// The calls since the last time, reads left out.
     pub fn writes(&self) -> Vec<String> {
         std::mem::take(&mut self.world().calls)
-    }
-
-    /// What the containers of the pod at a path have said.
-    pub fn put_log(&self, path: &str, text: &str) {
-        self.world().logs.insert(path.to_owned(), text.to_owned());
     }
 
     /// Makes connections fail, or work again.
@@ -238,8 +232,9 @@ impl World {
                 None => status(404, "NotFound", &format!("{} {name:?} not found", place.plural)),
             },
             ("GET", Some(name), Some(sub)) if sub == "log" => {
-                let text = self.logs.get(&place.object(name)).cloned().unwrap_or_default();
-                let whole = vec![text.into()];
+                // Pods of tests carry what they have said.
+                let text = self.objects.get(&place.object(name)).and_then(|pod| pod["log"].as_str());
+                let whole = vec![text.unwrap_or_default().to_owned().into()];
                 Reply { code: 200, location: None, body: Box::new(Body { whole, more: None }) }
             }
             ("POST", None, None) => self.create(&place, body, manager),

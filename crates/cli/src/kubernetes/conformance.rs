@@ -275,8 +275,8 @@ mod tests {
                 if let Some(mut pod) = server.object(PATH) {
                     pod["status"] =
                         json!({ "hostIP": "10.5.0.3", "containerStatuses": [{ "state": state }] });
+                    pod["log"] = "one\ntwo\n".into();
                     server.put(PATH, pod);
-                    server.put_log(PATH, "one\ntwo\n");
                     return;
                 }
                 sleep(Duration::from_millis(1)).await;

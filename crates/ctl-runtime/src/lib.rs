@@ -28,6 +28,7 @@ mod sync;
 mod system_clock;
 mod token;
 mod upgrade;
+mod volumes;
 mod watchdog;
 
 pub use cluster::InfoController;
@@ -60,6 +61,7 @@ pub use sync::{Adjustment, Leap, Measurement, SyncController, TimePort};
 pub use system_clock::SystemClock;
 pub use token::UniqueMachineTokenController;
 pub use upgrade::{BootedEntryController, DropUpgradeFallbackController};
+pub use volumes::DirectoryVolumeController;
 pub use watchdog::{Armed, KernelWatchdog, WatchdogPort, WatchdogTimerController};
 
 use std::path::PathBuf;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ichor_ctl_k8s::kubelet_service::KubeletServiceController;
 use ichor_ctl_runtime::{
-    HostFiles, KmsgLogDeliveryController, LogDeliveryController, LogPersistenceController, Moment, Stages,
-    StatusSink,
+    DirectoryVolumeController, HostFiles, KmsgLogDeliveryController, LogDeliveryController,
+    LogPersistenceController, Moment, Stages, StatusSink,
 };
 use ichor_resource::runtime::MachineStatus;
 use ichor_sys::credentials::Capabilities;
@@ -58,6 +58,10 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         kubernetes: Path::new(KUBELET_RUNTIME).exists(),
     };
     ichor_ctl_runtime::register(runtime, ports)?;
+    runtime.register(DirectoryVolumeController::new(vec![
+        ("STATE", node.paths.state.clone()),
+        ("EPHEMERAL", node.paths.ephemeral.clone()),
+    ]))?;
     shipping(node)?;
     let unified = ichor_sys::cgroup::Cgroups::detect(Path::new(ichor_sys::cgroup::MOUNT_POINT))
         .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Unified);

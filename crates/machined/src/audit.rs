@@ -5,6 +5,9 @@
 //! thing that was asked for is, see [`target`]. The first calls of a kind are written one by one; when they come
 //! in a flood the rest is counted and told together, so that nobody can wash the log out by calling often.
 //!
+//! Calls that are written one by one also leave a short line in the logs of the daemons they pass, where people and
+//! scripts look for signs of life.
+//!
 //! A second copy of the last lines is in memory files of the machine: a machined that died finds them there and goes on
 //! with them ([`keep`]). They end with the machine.
 //!
@@ -27,10 +30,13 @@ pub use layer::Audited;
 pub use report::Reports;
 
 use keep::Keep;
-use record::{Event, Table};
+use record::{Event, Table, What};
 
 /// The id of the log.
 pub const LOG: &str = "audit";
+
+/// The logs of the daemons that a call passes: every call, and those that came over the network.
+const PASSED: [&str; 2] = ["machined", "apid"];
 
 /// The audit log of a node. Cheap to clone.
 #[derive(Clone)]
@@ -42,30 +48,27 @@ struct Inner {
     ring: Arc<LogRing>,
     table: Mutex<Table>,
     keep: Option<Mutex<Keep>>,
+    passed: Option<[Arc<LogRing>; 2]>,
 }
 
 impl Audit {
     /// The audit log among `logs`.
     pub fn new(logs: &LogManager) -> Self {
-        Self::with(logs, None)
+        Self::with(logs, None, None)
     }
 
     /// The same, beginning with what the machined before kept in `folder`.
     pub fn kept(logs: &LogManager, folder: &Path) -> Self {
         let (keep, before) = Keep::open(folder);
-        let audit = Self::with(logs, Some(keep));
+        let audit = Self::with(logs, Some(keep), Some(PASSED.map(|id| logs.ring(id))));
         audit.inner.ring.write(&before);
         audit
     }
 
-    fn with(logs: &LogManager, keep: Option<Keep>) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                ring: logs.ring(LOG),
-                table: Mutex::default(),
-                keep: keep.map(Mutex::new),
-            }),
-        }
+    fn with(logs: &LogManager, keep: Option<Keep>, passed: Option<[Arc<LogRing>; 2]>) -> Self {
+        let ring = logs.ring(LOG);
+        let keep = keep.map(Mutex::new);
+        Self { inner: Arc::new(Inner { ring, table: Mutex::default(), keep, passed }) }
     }
 
     fn write(&self, lines: &str) {
@@ -81,9 +84,22 @@ impl Audit {
         let (line, wake) = self.table().add(event, now);
         if let Some(line) = line {
             self.write(&line);
+            self.write_brief(event, now);
         }
         if let Some(after) = wake {
             self.tell_later(after);
+        }
+    }
+
+    fn write_brief(&self, event: &Event<'_>, now: Timestamp) {
+        let Some([machined, apid]) = &self.inner.passed else { return };
+        if event.what == What::Handshake {
+            return;
+        }
+        let line = event.brief(now);
+        machined.write(line.as_bytes());
+        if event.is_remote() {
+            apid.write(line.as_bytes());
         }
     }
 

@@ -76,6 +76,27 @@ impl Event<'_> {
         matches!(self.code, Code::PermissionDenied | Code::Unauthenticated)
     }
 
+    /// The caller is on no socket of this machine.
+    pub fn is_remote(&self) -> bool {
+        Parts::parse(self.caller).address != "unix"
+    }
+
+    /// A short line for people, with its newline.
+    pub fn brief(&self, now: Timestamp) -> String {
+        let level = if self.is_denied() { "WARN" } else { "INFO" };
+        let mut out = format!("{now:.3} {level} call {{\"method\": ");
+        quote(&mut out, &self.method[..cut(self.method, METHOD_MAX)]);
+        // Writing to a string cannot fail.
+        let _ = match self.what {
+            What::Opened => out.write_str(", \"code\": \"open\"}\n"),
+            _ => {
+                let took = self.took.as_secs_f64() * 1000.0;
+                writeln!(out, ", \"code\": \"{}\", \"duration\": \"{took:.3}ms\"}}", go_name(self.code))
+            }
+        };
+        out
+    }
+
     /// The line, with its newline. `since` is the time of the first of several.
     pub fn line(&self, now: Timestamp, since: Option<Timestamp>) -> String {
         let mut out = String::with_capacity(320);
@@ -339,6 +360,20 @@ mod tests {
             {"time":"2023-11-14T22:13:20.005000Z","level":"warn","msg":"call","method":"/machine.MachineService/Version","code":"PermissionDenied","duration_ms":1.234,"address":"[fd00::1]:4242","proxy_name":"node-1","proxy_certificate":"ff","proxy_address":"10.5.0.2:50000"}
             {"time":"2023-11-14T22:13:20.005000Z","level":"info","msg":"stream opened","method":"/machine.MachineService/Version","target":"ku\"be\u000alet","uid":"0","address":"unix","pid":"17","roles":["os:admin","os:reader"]}
             {"time":"2023-11-14T22:13:20.005000Z","level":"warn","msg":"handshake refused","code":"Unauthenticated","reason":"no certificate","count":7,"address":"10.0.0.9"}
+        "#]]
+        .assert_eq(&lines);
+    }
+
+    #[test]
+    fn brief_lines_say_what_was_called_and_how_it_ended() {
+        let denied = Event { code: Code::PermissionDenied, ..event() };
+        let local = Event { caller: "17 unix uid=0 ", what: What::Opened, ..event() };
+        assert!(event().is_remote() && !local.is_remote());
+        let lines: String = [event(), denied, local].map(|event| event.brief(at(5))).concat();
+        expect![[r#"
+            2023-11-14T22:13:20.005Z INFO call {"method": "/machine.MachineService/Version", "code": "OK", "duration": "1.234ms"}
+            2023-11-14T22:13:20.005Z WARN call {"method": "/machine.MachineService/Version", "code": "PermissionDenied", "duration": "1.234ms"}
+            2023-11-14T22:13:20.005Z INFO call {"method": "/machine.MachineService/Version", "code": "open"}
         "#]]
         .assert_eq(&lines);
     }

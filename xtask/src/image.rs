@@ -175,10 +175,13 @@ const FILES: &[(&str, &str)] = &[
     ),
     (
         "etc/ssl/certs/ca-certificates",
-        "# No certificate authority is trusted by default. Put a bundle here when the image is built:\n\
-         # cargo xtask image --ca-bundle FILE\n",
+        "# No certificate authority is trusted: the package ca-certificates was missing when the image was built,\n\
+         # and no bundle was named (cargo xtask image --ca-bundle FILE).\n",
     ),
 ];
+
+/// Where the package ca-certificates keeps the authorities that browsers trust, a file each.
+const AUTHORITIES: &str = "/usr/share/ca-certificates/mozilla";
 
 /// What goes into an image, and where it comes out.
 struct Options {
@@ -192,7 +195,10 @@ struct Options {
 pub fn run(root: &Path, args: &[String]) -> Result<()> {
     let options = parse(root, args)?;
     let binary = read(&options.binary).context("build the node first: `make build` does both")?;
-    let bundle = options.ca_bundle.as_deref().map(read).transpose()?;
+    let bundle = match &options.ca_bundle {
+        Some(file) => Some(read(file)?),
+        None => authorities(Path::new(AUTHORITIES))?,
+    };
     let mut programs = programs(options.components.as_deref())?;
     if !programs.is_empty() {
         programs.extend(called()?);
@@ -206,6 +212,21 @@ pub fn run(root: &Path, args: &[String]) -> Result<()> {
     fs::write(&part, image).with_context(|| format!("write {}", part.display()))?;
     fs::rename(&part, &options.out).with_context(|| format!("write {}", options.out.display()))?;
     Ok(())
+}
+
+/// One file of all authorities in `dir`, in the order of their names; nothing without them.
+fn authorities(dir: &Path) -> Result<Option<Vec<u8>>> {
+    let Ok(entries) = fs::read_dir(dir) else { return Ok(None) };
+    let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "crt"));
+    files.sort();
+    let mut bundle = b"# Bundle of CA Root Certificates\n".to_vec();
+    for file in &files {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        bundle.extend_from_slice(format!("\n# {name}\n").as_bytes());
+        bundle.extend(read(file)?);
+    }
+    Ok((!files.is_empty()).then_some(bundle))
 }
 
 fn parse(root: &Path, args: &[String]) -> Result<Options> {
@@ -301,9 +322,10 @@ fn build(binary: &[u8], ca_bundle: Option<&[u8]>, programs: &[Program]) -> Resul
     Ok(out.into_inner())
 }
 
+/// Scripts written for the original look for `ID=talos`: the variant says so without claiming the name.
 fn os_release(version: &str) -> String {
     format!(
-        "NAME=\"Ichor\"\nID=ichor\nID_LIKE=talos\nVERSION_ID=v{version}\nPRETTY_NAME=\"Ichor (v{version})\"\n\
+        "NAME=\"Ichor\"\nID=ichor\nID_LIKE=talos\nVARIANT_ID=talos\nVERSION_ID=v{version}\nPRETTY_NAME=\"Ichor (v{version})\"\n\
          VENDOR_NAME=\"Ichor\"\n"
     )
 }
@@ -337,6 +359,19 @@ mod tests {
             });
         }
         lines
+    }
+
+    #[test]
+    fn authorities_are_bundled_in_order_and_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(authorities(dir.path()).unwrap().is_none());
+        assert!(authorities(&dir.path().join("none")).unwrap().is_none());
+        for (name, text) in [("b.crt", "two\n"), ("a.crt", "one\n"), ("README", "no\n")] {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let bundle = authorities(dir.path()).unwrap().unwrap();
+        let text = String::from_utf8(bundle).unwrap();
+        assert_eq!(text, "# Bundle of CA Root Certificates\n\n# a\none\n\n# b\ntwo\n");
     }
 
     #[test]

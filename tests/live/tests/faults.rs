@@ -9,7 +9,7 @@ use ichor_live::{Fleet, SOON, eventually, wait};
 /// How often each test kills, over all daemons.
 const KILLS: usize = 200;
 /// A daemon is back within this, and the API answers within that. A machine that is busy with something else may miss
-/// it now and then, and looking at all processes of the host takes its time, too: half of the kills count.
+/// it now and then, and looking at all processes of the host takes its time, too: nineteen kills of twenty count.
 const BACK_MAX: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
@@ -66,9 +66,9 @@ fn two_hundred_kills_restart_only_what_was_killed() {
     }
     for (what, mut times, limit) in [("back", back, BACK_MAX), ("an answer", answered, ANSWER_MAX)] {
         times.sort_unstable();
-        let (usual, slowest) = (times[KILLS / 2], times[KILLS - 1]);
-        println!("{KILLS} kills, {what}: half of them within {usual:?}, the slowest {slowest:?}");
-        assert!(usual <= limit, "{what}: half of them within {usual:?}, {limit:?} at most");
+        let (usual, slowest) = (times[KILLS * 19 / 20], times[KILLS - 1]);
+        println!("{KILLS} kills, {what}: nineteen of twenty within {usual:?}, the slowest {slowest:?}");
+        assert!(usual <= limit, "{what}: nineteen of twenty within {usual:?}, {limit:?} at most");
     }
 
     let running = |text: &str, name: &str| text.lines().any(|l| l.contains(name) && l.contains("Running"));

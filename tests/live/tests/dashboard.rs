@@ -150,7 +150,7 @@ fn draws_turns_pages_and_gives_the_terminal_back() {
     terminal.press("\x1b[14~");
     terminal.shows(&["Log of kernel"]);
     terminal.press("\t");
-    terminal.shows(&["Log of apid", "serving"]);
+    terminal.shows(&["Log of apid", "INFO call"]);
     terminal.press("l\x1bOP");
     terminal.shows(&[&format!("IP            {}/24", nodes[1]), "TYPE        worker"]);
 

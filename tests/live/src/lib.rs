@@ -16,7 +16,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use processes::Process;
 
 /// Longest wait for one run of `ichorctl`; creating a cluster is the slowest.
@@ -102,6 +102,16 @@ impl Fleet {
         Ok(fleet)
     }
 
+    /// One machine that waits for its configuration; the files it could have are in the fleet's home.
+    pub fn unconfigured(name: &str, octet: u8, more: &[&str]) -> Result<Self> {
+        let fleet = Self::named(name, octet)?;
+        let mut create = fleet.command(&["cluster", "create", "--skip-injecting-config", "--workers", "0"]);
+        create.args(["--cidr", &format!("10.{octet}.0.0/24"), "--name", fleet.name()]).args(more);
+        let created = create.current_dir(fleet.home()).output()?;
+        ensure!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+        Ok(fleet)
+    }
+
     /// The same with everything that Kubernetes needs; unless `more` says otherwise, waits until it is healthy.
     pub fn kubernetes(name: &str, octet: u8, controlplanes: u8, workers: u8, more: &[&str]) -> Result<Self> {
         Self::named(name, octet)?.with_kubernetes(controlplanes, workers, more)
@@ -114,7 +124,8 @@ impl Fleet {
         Ok(self)
     }
 
-    fn make(&self, controlplanes: u8, workers: u8, more: &[&str]) -> Result<String> {
+    /// Makes the machines of a fleet that has none yet, and gives what was printed.
+    pub fn make(&self, controlplanes: u8, workers: u8, more: &[&str]) -> Result<String> {
         let cidr = format!("10.{}.0.0/24", self.octet);
         let (controlplanes, workers) = (controlplanes.to_string(), workers.to_string());
         let mut args = vec!["cluster", "create", "--name", &self.name, "--cidr", &cidr];

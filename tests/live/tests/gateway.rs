@@ -188,7 +188,7 @@ fn ten_thousand_idle_connections_leave_room_for_an_administrator() {
 fn a_hundred_thousand_requests_of_a_stranger_leave_a_waiting_machine_as_it_was() {
     const REQUESTS: usize = 100_000;
     const CALLERS: usize = 64;
-    let fleet = Fleet::create("flood", 75, 1, 0, &["--skip-injecting-config", "--wait=false"]).unwrap();
+    let fleet = Fleet::unconfigured("flood", 75, &["--wait=false"]).unwrap();
     let endpoint = endpoint(&fleet);
     let stranger = ClientTls::insecure([]).unwrap();
     let machined = fleet.daemon("machined").unwrap().pid;

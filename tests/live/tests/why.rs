@@ -263,21 +263,7 @@ fn a_service_that_crashes() {
 
 #[test]
 fn machines_without_configuration_or_without_an_answer() {
-    let fleet = Fleet::named("why-idle", OCTET).unwrap();
-    let args = [
-        "cluster",
-        "create",
-        "--skip-injecting-config",
-        "--workers",
-        "0",
-        "--cidr",
-        "10.37.0.0/24",
-        "--name",
-    ];
-    let mut create = fleet.command(&args);
-    // The configurations are written to where the command runs.
-    let created = create.arg(fleet.name()).current_dir(fleet.home()).output().unwrap();
-    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+    let fleet = Fleet::unconfigured("why-idle", OCTET, &[]).unwrap();
     let address = fleet.loopback(0);
     says(&fleet, &["why", "--insecure", "-n", &address], "A machine without configuration");
     fleet.destroy().unwrap();

@@ -286,11 +286,7 @@ async fn bad_certificates_open_nothing(fleet: &Fleet, authority: &Authority, met
 
 #[test]
 fn a_machine_without_configuration_opens_what_it_should_and_no_more() {
-    let fleet = Fleet::named("matrix-idle", OCTET).unwrap();
-    let mut create = fleet.command(&["cluster", "create", "--skip-injecting-config", "--workers", "0"]);
-    create.args(["--cidr", "10.38.0.0/24", "--name", fleet.name()]).current_dir(fleet.home());
-    let created = create.output().unwrap();
-    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+    let fleet = Fleet::unconfigured("matrix-idle", OCTET, &[]).unwrap();
     let methods = methods();
     run(async {
         let mut tried = 0;

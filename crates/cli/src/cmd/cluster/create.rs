@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use ichor_config::Documents;
 use ichor_config::talosconfig::ClientConfig;
 use ichor_provision::{
     Cluster, ClusterRequest, MachineKind, MachineRequest, Provider as _, ProvisionError, Resources,
 };
 use ichor_provision_sandbox::Sandbox;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::bring_up::{self, BringUp, Times};
 use super::{failed, ready, sandbox, show};
@@ -100,6 +102,7 @@ fn run(call: &Call) -> Result<(), Failure> {
     progress.step("generating secrets and configurations");
     let layout = Cluster::plan(Sandbox::NAME, &plan).map_err(|error| failed(&error))?;
     let generated = machineconfig::generate(&generate_input(call, &layout)?)?;
+    check_network(plan.cidr, &generated.controlplane)?;
     let inject = !call.on("skip-injecting-config");
     let mut init_node = call.on("with-init-node");
     if inject {
@@ -147,6 +150,22 @@ fn run(call: &Call) -> Result<(), Failure> {
     print(&show::cluster_text(&cluster))?;
     eprint!("\n{}", times.text());
     print(&next_text(&cluster, inject, call.on("wait") && !call.on("skip-kubeconfig")))
+}
+
+/// Refuses a network that pods or services are to have: machines would have no address to be reached at.
+fn check_network(cidr: Ipv4Net, config: &[u8]) -> Result<(), Failure> {
+    let documents = Documents::load(config).context("the generated configuration")?;
+    let own = IpNet::V4(cidr);
+    for (what, subnets) in [("pods", documents.pod_subnets()), ("services", documents.service_subnets())] {
+        if let Some(other) = subnets.iter().find(|other| other.contains(&own) || own.contains(*other)) {
+            let text =
+                format!("the network {cidr} of the machines overlaps with {other}, the network of {what}");
+            return Err(Failure::new(text).hint(
+                "choose another with --cidr, such as 10.5.0.0/24, or change cluster.network with --config-patch",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What follows when the machines have their configuration: bootstrap, waiting, kubeconfig. An image without
@@ -431,6 +450,18 @@ fn next_text(cluster: &Cluster, configured: bool, kubernetes: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_of_machines_that_pods_or_services_have_is_refused() {
+        let config = "version: v1alpha1\nmachine:\n  type: controlplane\ncluster:\n  network:\n    \
+                      podSubnets: [10.40.0.0/16]\n";
+        let check = |cidr: &str| check_network(cidr.parse().unwrap(), config.as_bytes());
+        assert!(check("10.5.0.0/24").is_ok());
+        for (cidr, what) in [("10.40.3.0/24", "pods"), ("10.97.0.0/24", "services"), ("10.0.0.0/8", "pods")] {
+            let refused = check(cidr).unwrap_err().to_string();
+            assert!(refused.contains(cidr) && refused.contains(what), "{refused}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

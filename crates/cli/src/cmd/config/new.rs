@@ -31,7 +31,7 @@ pub fn run(call: &Call) -> Result<(), Failure> {
         let reply = session.ask(client.machine().generate_client_configuration(request)).await;
         let doing = "error generating client configuration";
         let replies = session.gather(doing, reply.map(|reply| reply.into_inner().messages))?;
-        let Some((node, reply)) = replies.into_iter().next() else {
+        let Some((_, reply)) = replies.into_iter().next() else {
             return Err(Failure::new(format!("{doing}: the machine's reply is empty")));
         };
         let mut issued = profile::parse(&reply.talosconfig)?;
@@ -40,8 +40,6 @@ pub fn run(call: &Call) -> Result<(), Failure> {
         for context in issued.contexts.entries_mut().values_mut() {
             context.endpoints.clone_from(&current.endpoints);
         }
-        files::write_new(path, &profile::encode(&issued), 0o600, false)?;
-        eprintln!("Created {file} at the word of {node}");
-        Ok(())
+        files::write_new(path, &profile::encode(&issued), 0o600, false)
     })
 }

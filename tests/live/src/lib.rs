@@ -8,6 +8,7 @@ pub mod host;
 pub mod hostile;
 pub mod processes;
 pub mod programs;
+pub mod story;
 pub mod table;
 
 use std::net::{Ipv4Addr, TcpListener};
@@ -17,6 +18,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use base64::Engine as _;
+use ichor_pki::Authority;
 use processes::Process;
 
 /// Longest wait for one run of `ichorctl`; creating a cluster is the slowest.
@@ -278,6 +281,19 @@ impl Fleet {
         command.args(args).env("HOME", self.home.path()).env_remove("TALOSCONFIG").env_remove("KUBECONFIG");
         command.env("ICHOR_IMAGE", root().join(self.image)).current_dir(root());
         command
+    }
+
+    /// The authority of the cluster, taken from the configuration of its first machine.
+    pub fn authority(&self) -> Authority {
+        let text = self.soon(&["-n", &self.address(0), "read", "/system/state/config.yaml"]).unwrap();
+        let mut lines =
+            text.lines().skip_while(|line| *line != "machine:").skip_while(|line| *line != "    ca:");
+        let mut value = |key: &str| {
+            let line = lines.find_map(|line| line.trim().strip_prefix(key)).unwrap_or_default();
+            base64::engine::general_purpose::STANDARD.decode(line.trim()).unwrap()
+        };
+        let (crt, key) = (value("crt:"), value("key:"));
+        Authority::from_pem(crt, key).unwrap()
     }
 
     /// The one daemon of this name, or the youngest.

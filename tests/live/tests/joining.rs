@@ -1,9 +1,10 @@
 //! What goes wrong with machines that join, and with the cluster they join: it is said why, nothing is left half
 //! done, and the next try succeeds.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use ichor_live::story::{Part, tell};
 use ichor_live::{Fleet, SOON, eventually, processes, wait};
 
 /// Longest wait for a machine to join, or for what follows from it.
@@ -15,9 +16,6 @@ const QUOTA: &str = "cluster: {etcd: {extraArgs: {quota-backend-bytes: \"3355443
 /// The size of such an object, below what the API takes.
 const LARGE: usize = 900 * 1024;
 
-/// A part of the story.
-type Part = fn(&Fleet) -> Result<()>;
-
 #[test]
 fn joins_that_fail_say_why_and_the_next_try_succeeds() {
     let fleet = Fleet::kubernetes("joining", 93, 1, 0, &["--config-patch", QUOTA]).unwrap();
@@ -28,11 +26,7 @@ fn joins_that_fail_say_why_and_the_next_try_succeeds() {
         ("a control plane that dies while it joins", killed),
         ("a full database", full),
     ];
-    for (what, part) in story {
-        let start = Instant::now();
-        part(&fleet).with_context(|| what.to_owned()).unwrap();
-        println!("{what}: {:.1} s", start.elapsed().as_secs_f64());
-    }
+    tell(&fleet, &story);
     fleet.destroy().unwrap();
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use ichor_live::host::Snapshot;
+use ichor_live::story::{Part, tell};
 use ichor_live::{Fleet, eventually, processes, wait};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
@@ -29,9 +30,6 @@ const GAP_STEP: Duration = Duration::from_millis(200);
 /// A server (CoreDNS answers `/health` on a port of its own), a service for it, and room for a client.
 const WEB: &str = include_str!("kubernetes/web.yaml");
 
-/// A part of the story, on the cluster it is about.
-type Part = fn(&Fleet) -> Result<()>;
-
 #[test]
 fn a_cluster_runs_pods_and_survives_its_components() {
     let before = Snapshot::take();
@@ -51,11 +49,7 @@ fn a_cluster_runs_pods_and_survives_its_components() {
         ("machines restart in turn and no write is lost", reboots),
         ("a control plane is lost and the API answers on", loss),
     ];
-    for (what, part) in story {
-        let start = Instant::now();
-        part(&fleet).with_context(|| what.to_owned()).unwrap();
-        println!("{what}: {:.1} s", start.elapsed().as_secs_f64());
-    }
+    tell(&fleet, &story);
     fleet.destroy().unwrap();
     let difference = before.left();
     assert!(difference.is_empty(), "{difference:#?}");

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ichor_live::host::Snapshot;
+use ichor_live::story::{Part, tell};
 use ichor_live::{Fleet, SOON, eventually, processes};
 use serde_json::Value;
 
@@ -14,9 +15,6 @@ const SETTLE_MAX: Duration = Duration::from_secs(180);
 
 /// Two pods that a budget holds apart.
 const WEB: &str = include_str!("machines/web.yaml");
-
-/// A part of the story.
-type Part = fn(&Fleet) -> Result<()>;
 
 #[test]
 fn machines_join_and_leave_a_cluster_in_use() {
@@ -31,11 +29,7 @@ fn machines_join_and_leave_a_cluster_in_use() {
         ("everything is as if it had never been there", without_the_first),
         ("a new one takes its place", successor),
     ];
-    for (what, part) in story {
-        let start = Instant::now();
-        part(&fleet).with_context(|| what.to_owned()).unwrap();
-        println!("{what}: {:.1} s", start.elapsed().as_secs_f64());
-    }
+    tell(&fleet, &story);
     fleet.destroy().unwrap();
     let difference = before.left();
     assert!(difference.is_empty(), "{difference:#?}");

@@ -5,13 +5,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
 use ichor_live::{Fleet, processes};
-use ichor_pki::{Authority, Leaf};
+use ichor_pki::Leaf;
 use ichor_rpc::server::{Limits, serve_tls};
 use ichor_rpc::{Channel, Dialer, ServerTls};
 use ichor_wire::machine as api;
@@ -27,18 +26,6 @@ const OCTET: u8 = 87;
 const NODES: u8 = 50;
 /// All answers are there within this.
 const FANOUT_MAX: Duration = Duration::from_millis(200);
-
-/// The authority of the cluster, from the configuration of its machine.
-fn authority(fleet: &Fleet) -> Authority {
-    let text = fleet.soon(&["-n", &fleet.address(0), "read", "/system/state/config.yaml"]).unwrap();
-    let mut lines = text.lines().skip_while(|line| *line != "machine:").skip_while(|line| *line != "    ca:");
-    let mut value = |key: &str| {
-        let line = lines.find_map(|line| line.trim().strip_prefix(key)).unwrap_or_default();
-        base64::engine::general_purpose::STANDARD.decode(line.trim()).unwrap()
-    };
-    let (crt, key) = (value("crt:"), value("key:"));
-    Authority::from_pem(crt, key).unwrap()
-}
 
 /// Answers every call as a node answers `Version`.
 async fn answer<B>(
@@ -59,7 +46,7 @@ async fn answer<B>(
 fn fifty_nodes_answer_through_one_small_gateway() {
     let fleet = Fleet::create("fanout", OCTET, 1, 0, &[]).unwrap();
     let apid = fleet.daemon("apid").unwrap().pid;
-    let (endpoint, tls, authority) = (endpoint(&fleet), admin(&fleet), authority(&fleet));
+    let (endpoint, tls, authority) = (endpoint(&fleet), admin(&fleet), fleet.authority());
     let own = std::fs::read_link("/proc/self/ns/net").unwrap();
     let bridge = processes::with_argument(fleet.name())
         .into_iter()

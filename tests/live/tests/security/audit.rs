@@ -5,7 +5,7 @@ use std::time::Duration;
 use ichor_live::{Fleet, processes, wait};
 use ichor_pki::{KeyPair, Leaf};
 
-use crate::door::{authority, channel, knock, now};
+use crate::door::{channel, knock, now};
 use crate::{create, run};
 
 const OCTET: u8 = 38;
@@ -27,7 +27,7 @@ fn line(fleet: &Fleet, number: u8, words: &[&str]) -> String {
 #[test]
 fn who_called_what_is_written_where_it_happened() {
     let fleet = create("audit", OCTET, 1);
-    let authority = authority(&fleet);
+    let authority = fleet.authority();
     let issue =
         |name: &str, role: &str| -> KeyPair { authority.issue(&Leaf::client(name, [role]), now()).unwrap() };
     let (jo, eve) = (issue("jo", "os:admin"), issue("eve", "os:reader"));

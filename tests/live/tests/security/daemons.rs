@@ -10,7 +10,7 @@ use std::time::Duration;
 use ichor_live::processes::Process;
 use ichor_live::{Fleet, wait};
 
-use crate::door::{authority, certificate, channel, knock};
+use crate::door::{certificate, channel, knock};
 use crate::{create, run};
 
 const OCTET: u8 = 38;
@@ -140,7 +140,7 @@ fn the_daemons_run_with_nothing_they_do_not_need() {
 /// Everything that could need a call nobody thought of: load, names that are looked up, new certificates, a stop.
 fn work_hard(fleet: &Fleet) {
     let node = fleet.address(0);
-    let authority = authority(fleet);
+    let authority = fleet.authority();
     run(async {
         let admin = certificate(&authority, &["os:admin"]);
         let mut calls = Vec::new();

@@ -2,29 +2,15 @@
 
 use std::time::Duration;
 
-use base64::Engine as _;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
-use ichor_live::Fleet;
 use ichor_pki::{Authority, ExtendedUsage, KeyAlgorithm, KeyPair, Leaf};
 use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint};
 use tonic::{Code, Status};
 
 /// The longest time for one call.
 const CALL_MAX: Duration = Duration::from_secs(60);
-
-/// The authority of a live cluster, taken from the configuration of its first machine.
-pub fn authority(fleet: &Fleet) -> Authority {
-    let text = fleet.soon(&["-n", &fleet.address(0), "read", "/system/state/config.yaml"]).unwrap();
-    let mut lines = text.lines().skip_while(|line| *line != "machine:").skip_while(|line| *line != "    ca:");
-    let mut value = |key: &str| {
-        let line = lines.find_map(|line| line.trim().strip_prefix(key)).unwrap_or_default();
-        base64::engine::general_purpose::STANDARD.decode(line.trim()).unwrap()
-    };
-    let (crt, key) = (value("crt:"), value("key:"));
-    Authority::from_pem(crt, key).unwrap()
-}
 
 pub fn now() -> jiff::Timestamp {
     jiff::Timestamp::now()

@@ -15,7 +15,7 @@ use ichor_wire::common::Metadata;
 use prost::Message as _;
 use tonic::{Code, Status};
 
-use crate::door::{authority, bad_certificates, certificate, channel, insecure, knock};
+use crate::door::{bad_certificates, certificate, channel, insecure, knock};
 use crate::{create, run};
 
 const OCTET: u8 = 38;
@@ -234,7 +234,7 @@ async fn several_nodes(
 #[test]
 fn every_method_opens_to_the_roles_it_should_and_to_no_others() {
     let fleet = create("matrix", OCTET, 1);
-    let authority = authority(&fleet);
+    let authority = fleet.authority();
     let methods = methods();
     let (plane, worker) = (fleet.address(0), fleet.address(1));
     run(async {

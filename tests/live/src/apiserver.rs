@@ -1,16 +1,16 @@
 //! The real kube-apiserver on the real etcd, alone on loopback: what the client of the Kubernetes API is tried against.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Child;
 
 use anyhow::{Context, Result};
 use base64::Engine as _;
 use ichor_pki::{Authority, KeyAlgorithm, Leaf, PrivateKey};
 use jiff::Timestamp;
 
-use crate::{free_port, root};
+use crate::{free_port, programs};
 
 /// Where the server says that it is; nobody is there.
 pub const ADVERTISED: &str = "10.254.0.1";
@@ -49,7 +49,7 @@ impl ApiServer {
             fs::write(dir.path().join(name), text)?;
         }
         let [client, peer, port] = [free_port()?, free_port()?, free_port()?];
-        let etcd = spawn(
+        let etcd = programs::component(
             "etcd",
             dir.path(),
             &[
@@ -92,7 +92,7 @@ impl ApiServer {
             "--authorization-mode=Node,RBAC".to_owned(),
             "--enable-admission-plugins=NodeRestriction".to_owned(),
         ];
-        self.server = Some(spawn("kube-apiserver", self.dir.path(), &args)?);
+        self.server = Some(programs::component("kube-apiserver", self.dir.path(), &args)?);
         Ok(())
     }
 
@@ -164,16 +164,4 @@ impl Drop for ApiServer {
 fn end(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
-}
-
-fn spawn(program: &str, dir: &Path, args: &[String]) -> Result<Child> {
-    let path: PathBuf = root().join("build/components").join(program);
-    let log = File::create(dir.join(format!("{program}.log")))?;
-    Command::new(&path)
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .with_context(|| format!("start {}; `make components` builds it", path.display()))
 }

@@ -1,10 +1,35 @@
-//! Runs of `ichorctl` that are measured from outside.
+//! Programs that tests start: the real components, and runs of `ichorctl` that are measured from outside.
 
+use std::fs::File;
 use std::io::Read;
-use std::process::{Command, Output, Stdio};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+
+use crate::root;
+
+/// Starts a program of `build/components`; what it says goes to `<name>.log` in `dir`.
+///
+/// The programs of Kubernetes are one file that looks at the name it is called with.
+///
+/// # Errors
+/// When the components are not built, or the program does not start.
+pub fn component(name: &str, dir: &Path, args: &[String]) -> Result<Child> {
+    let file = if name.starts_with("kube") { "kube" } else { name };
+    let path = root().join("build/components").join(file);
+    let log = File::create(dir.join(format!("{name}.log")))?;
+    Command::new(&path)
+        .arg0(name)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("start {}; `make components` builds it", path.display()))
+}
 
 /// What a run took.
 #[derive(Debug)]

@@ -2,12 +2,11 @@
 //! kube-apiserver, kube-controller-manager and kube-scheduler come up with our files, certificates and flags.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +18,7 @@ use ichor_cosi::{Runtime, State, SystemClock};
 use ichor_ctl_k8s::{api, pod_server, render, settings, static_pods};
 use ichor_ctl_secrets as secrets;
 use ichor_kube::{Client, Kind, Target, Write as Writing};
-use ichor_live::root;
+use ichor_live::programs;
 use ichor_pki::{Authority, KeyAlgorithm};
 use ichor_resource::config::{MachineConfig, MachineType};
 use ichor_resource::k8s::StaticPodServerStatus;
@@ -171,7 +170,7 @@ impl Plane {
             format!("--peer-key-file={}", file("peer.key")),
             "--unsafe-no-fsync".to_owned(),
         ];
-        let process = self.spawn("etcd", "etcd", &args);
+        let process = programs::component("etcd", self.dir.path(), &args).unwrap();
         self.running.insert("etcd".into(), Running { pod: Json::Null, process });
         let start = Instant::now();
         while let Err(error) = self.etcd_client().members(true).await {
@@ -260,21 +259,7 @@ impl Plane {
             "kube-scheduler" => args.push(format!("--secure-port={}", self.ports.scheduler)),
             _ => {}
         }
-        self.spawn("kube", name, &args)
-    }
-
-    fn spawn(&self, program: &str, name: &str, args: &[String]) -> Child {
-        let path = root().join("build/components").join(program);
-        let log = File::create(self.dir.path().join(format!("{name}.log"))).unwrap();
-        let started = Command::new(&path)
-            .arg0(name)
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn();
-        started
-            .unwrap_or_else(|error| panic!("start {}; `make components` builds it: {error}", path.display()))
+        programs::component(name, self.dir.path(), &args).unwrap()
     }
 
     fn log(&self, name: &str) -> String {

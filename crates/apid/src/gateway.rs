@@ -57,6 +57,9 @@ pub enum ApidError {
 pub async fn run(options: Options, stop: CancellationToken) -> Result<(), ApidError> {
     let tls = ServerTls::new();
     let proxy = Proxy::new(Dialer::unix(&options.machine), options.peer_port);
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) {
+        tokio::spawn(proxy.look_out());
+    }
     let ready = Rc::new(Notify::new());
     let runtime = Channel::new(Dialer::unix(&options.runtime));
     let learning = learn(runtime.clone(), &tls, &proxy, ready.clone());

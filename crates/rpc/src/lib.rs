@@ -19,6 +19,7 @@ mod frame;
 pub mod fuzzing;
 pub mod http2;
 pub mod ledger;
+mod lookout;
 pub mod options;
 pub mod peer;
 pub mod proxy;

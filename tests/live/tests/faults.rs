@@ -8,8 +8,8 @@ use ichor_live::{Fleet, SOON, eventually, wait};
 
 /// How often each test kills, over all daemons.
 const KILLS: usize = 200;
-/// A daemon is back within this, and the API answers within that. A machine that is busy with something else may miss
-/// it now and then, and looking at all processes of the host takes its time, too: nineteen kills of twenty count.
+/// A daemon is back within this, and the API answers within that, every time. Looking at all processes of the host takes
+/// its part of it.
 const BACK_MAX: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
@@ -66,9 +66,9 @@ fn two_hundred_kills_restart_only_what_was_killed() {
     }
     for (what, mut times, limit) in [("back", back, BACK_MAX), ("an answer", answered, ANSWER_MAX)] {
         times.sort_unstable();
-        let (usual, slowest) = (times[KILLS * 19 / 20], times[KILLS - 1]);
-        println!("{KILLS} kills, {what}: nineteen of twenty within {usual:?}, the slowest {slowest:?}");
-        assert!(usual <= limit, "{what}: nineteen of twenty within {usual:?}, {limit:?} at most");
+        let (usual, slowest) = (times[KILLS / 2], times[KILLS - 1]);
+        println!("{KILLS} kills, {what}: half within {usual:?}, the slowest {slowest:?}");
+        assert!(slowest <= limit, "{what}: {slowest:?} at the slowest, {limit:?} at most");
     }
 
     let running = |text: &str, name: &str| text.lines().any(|l| l.contains(name) && l.contains("Running"));

@@ -22,6 +22,7 @@ use tonic::Code;
 use super::upgrade_k8s::{CONFIG_TEXT_FLAGS, comments};
 use crate::failure::{Context as _, Failure, chain};
 use crate::fleet;
+use crate::kubernetes::patience::patiently;
 use crate::kubernetes::{settled, workloads};
 use crate::node_config::{self, ServiceWatch};
 use crate::parse::Call;
@@ -34,7 +35,6 @@ const VERIFY_MAX: Duration = Duration::from_secs(10);
 const VERIFY_PAUSE: Duration = Duration::from_millis(100);
 /// How long all nodes may take to be ready again.
 const READY_MAX: Duration = Duration::from_secs(3 * 60);
-const READY_PAUSE: Duration = Duration::from_millis(500);
 /// How long the kubelet may take to go away, and to come back. It goes when the pods of the control plane are new.
 const KUBELET_DOWN_MAX: Duration = Duration::from_secs(60);
 const KUBELET_UP_MAX: Duration = Duration::from_secs(5 * 60);
@@ -439,34 +439,14 @@ async fn ready(fleet: &fleet::Fleet, label: &str, dry_run: bool) -> Result<(), F
     if dry_run {
         return say(" - OK (dry-run mode)");
     }
-    let end = Instant::now() + READY_MAX;
-    loop {
-        let last = match fleet.kubernetes.client().await {
-            Ok(client) => match client.list(&Kinds::NODES, "", Select::default()).await {
-                Ok(list) => {
-                    let unready: Vec<String> = list
-                        .items
-                        .iter()
-                        .filter(|node| !objects::is_ready(node))
-                        .map(objects::unready)
-                        .collect();
-                    if unready.is_empty() {
-                        return say(&format!(" - OK ({} nodes ready)", list.items.len()));
-                    }
-                    format!("nodes not ready: [{}]", unready.join(" "))
-                }
-                Err(error) => {
-                    fleet.kubernetes.forget().await;
-                    ichor_health::kube::text_of(&error)
-                }
-            },
-            Err(error) => error,
-        };
-        if Instant::now() > end {
-            return Err(Failure::new(last));
-        }
-        sleep(READY_PAUSE).await;
-    }
+    let count = patiently(fleet, READY_MAX, async |client| {
+        let nodes = client.list(&Kinds::NODES, "", Select::default()).await?.items;
+        let unready: Vec<String> =
+            nodes.iter().filter(|node| !objects::is_ready(node)).map(objects::unready).collect();
+        let missing = || format!("nodes not ready: [{}]", unready.join(" "));
+        Ok(if unready.is_empty() { Ok(nodes.len()) } else { Err(missing()) })
+    });
+    say(&format!(" - OK ({} nodes ready)", count.await?))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use ichor_kube::{Kind, Select};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
+use super::patience::patiently;
 use crate::failure::Failure;
 use crate::fleet::Fleet;
 
@@ -39,33 +40,20 @@ pub async fn settle(fleet: &Fleet, node: &str, before: &[Resource]) -> Result<()
         sleep(PAUSE).await;
         now = wanted(fleet, node).await?;
     }
-    loop {
-        let last = match fleet.kubernetes.client().await {
-            Ok(client) => match client.list(&Kind::PODS, ichor_health::kube::SYSTEM, Select::default()).await
-            {
-                Ok(list) => match behind(&now, &list.items, node) {
-                    None => match silent(fleet, node, &list.items).await {
-                        None => return Ok(()),
-                        Some(text) => text,
-                    },
-                    Some(text) => text,
-                },
-                Err(error) => {
-                    fleet.kubernetes.forget().await;
-                    ichor_health::kube::text_of(&error)
-                }
-            },
-            Err(error) => error,
+    let ready = patiently(fleet, READY_MAX, async |client| {
+        let list = client.list(&Kind::PODS, ichor_health::kube::SYSTEM, Select::default()).await?;
+        let now = match wanted(fleet, node).await {
+            Ok(now) => now,
+            Err(failure) => return Ok(Err(failure.to_string())),
         };
-        if started.elapsed() > READY_MAX {
-            return Err(Failure::new(format!(
-                "waited {}s for the control plane: {last}",
-                READY_MAX.as_secs()
-            )));
-        }
-        sleep(PAUSE).await;
-        now = wanted(fleet, node).await?;
-    }
+        let missing = match behind(&now, &list.items, node) {
+            None => silent(fleet, node, &list.items).await,
+            missing => missing,
+        };
+        Ok(missing.map_or(Ok(()), Err))
+    });
+    let waited = || format!("waited {}s for the control plane", READY_MAX.as_secs());
+    ready.await.map_err(|failure| failure.within(waited()))
 }
 
 /// Why the API server of a machine is not there for everybody yet. Kubernetes calls its pod ready the moment it runs; the

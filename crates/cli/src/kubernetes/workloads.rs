@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use ichor_health::objects;
-use ichor_kube::{Error, Patch, Target, Write};
+use ichor_kube::{Patch, Target, Write};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
 
+use super::patience::patiently;
 use crate::failure::Failure;
 use crate::fleet::Fleet;
 
@@ -15,7 +15,6 @@ const REFRESH_MAX: Duration = Duration::from_secs(5 * 60);
 /// How long the controller manager may take to tell pods of a new authority. One of before tells them only of the
 /// issuing one.
 const TOLD_MAX: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(500);
 /// Where pods get their authorities from.
 const AUTHORITIES: &str = "kube-root-ca.crt";
 /// Whose changes these are.
@@ -71,32 +70,6 @@ pub async fn refresh(
         .map_err(|failure| failure.within(path_of(object)))?;
     }
     Ok(workloads.iter().map(path_of).collect())
-}
-
-/// Asks Kubernetes until it is as it should be; an API that is away for a moment is asked again.
-async fn patiently(
-    fleet: &Fleet,
-    limit: Duration,
-    ask: impl AsyncFn(&ichor_kube::Client) -> Result<Result<(), String>, Error>,
-) -> Result<(), Failure> {
-    let end = Instant::now() + limit;
-    loop {
-        let last = match fleet.kubernetes.client().await {
-            Ok(client) => match ask(&client).await {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(text)) => text,
-                Err(error) => {
-                    fleet.kubernetes.forget().await;
-                    ichor_health::kube::text_of(&error)
-                }
-            },
-            Err(error) => error,
-        };
-        if Instant::now() > end {
-            return Err(Failure::new(last));
-        }
-        sleep(PAUSE).await;
-    }
 }
 
 /// The objects of a manifest resource: a list of them, each by itself or as the key of its item.

@@ -138,7 +138,7 @@ fn emit(mut root: Node) -> String {
         }
     }
     sort_keys(&mut root);
-    ichor_yaml::emit_with(&root, EmitOptions { indent: 2, flush_lists: true })
+    ichor_yaml::emit_with(&root, EmitOptions { indent: 2, flush_lists: true, width: None })
 }
 
 fn sort_keys(node: &mut Node) {

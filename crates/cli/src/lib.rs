@@ -1,6 +1,7 @@
 //! `ichorctl`: commands, their table, and what they print.
 
 pub mod age;
+pub mod bars;
 pub mod bolt;
 pub mod cgroups;
 pub mod cmd;

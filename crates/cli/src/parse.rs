@@ -172,8 +172,8 @@ impl Reader<'_> {
             self.help = true;
         }
         if flag.kind == Kind::List {
-            let parts = value.split(',').filter(|part| !part.is_empty());
-            self.call.values.extend(parts.map(|part| (flag, part.to_owned())));
+            // An empty text is given all the same: it stands for an empty list and not for the default.
+            self.call.values.extend(value.split(',').map(|part| (flag, part.to_owned())));
         } else {
             self.call.values.push((flag, value));
         }
@@ -262,14 +262,11 @@ impl Call {
 
     /// Everything a list flag was given.
     pub fn list(&self, name: &str) -> Vec<String> {
-        let given: Vec<String> = self
-            .values
-            .iter()
-            .filter(|(flag, _)| flag.name == name)
-            .map(|(_, value)| value.clone())
-            .collect();
-        if !given.is_empty() || self.given(name) {
-            return given;
+        if self.given(name) {
+            let given = self.values.iter().filter(|(flag, value)| {
+                flag.name == name && (flag.kind == Kind::Repeated || !value.is_empty())
+            });
+            return given.map(|(_, value)| value.clone()).collect();
         }
         self.default_of(name).split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect()
     }

@@ -1,6 +1,7 @@
 //! From trees to text, with the look of the Go encoder.
 
 use crate::{
+    fold::fold,
     look::{Look, is_printable, string_style},
     node::{Node, Scalar, Style, Value},
 };
@@ -12,11 +13,13 @@ pub struct EmitOptions {
     pub indent: usize,
     /// Lists under a key start at the column of the key instead of one level deeper.
     pub flush_lists: bool,
+    /// Strings are broken at the first space beyond this column.
+    pub width: Option<usize>,
 }
 
 impl Default for EmitOptions {
     fn default() -> Self {
-        Self { indent: 4, flush_lists: false }
+        Self { indent: 4, flush_lists: false, width: None }
     }
 }
 
@@ -230,6 +233,7 @@ impl Emitter {
         if matches!(style, Style::Literal | Style::Folded) && (!look.block || is_key) {
             style = Style::DoubleQuoted;
         }
+        let start = self.out.len();
         match style {
             Style::Plain | Style::Auto => self.out.push_str(text),
             Style::SingleQuoted => {
@@ -239,7 +243,10 @@ impl Emitter {
             }
             Style::DoubleQuoted => self.double_quoted(text),
             // Folding is never chosen by us and a literal block says the same.
-            Style::Literal | Style::Folded => self.literal(text, body, hint),
+            Style::Literal | Style::Folded => return self.literal(text, body, hint),
+        }
+        if let Some(width) = self.options.width.filter(|_| !is_key) {
+            fold(&mut self.out, start, body, width, style);
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod emit;
 mod error;
+mod fold;
 mod look;
 mod node;
 mod parse;

@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 
+use ichor_config::model::FreeValue;
 use ichor_yaml::{EmitOptions, Node, Value};
 
 use crate::failure::{Context as _, Failure};
+use crate::kubernetes::typed::typed;
 use crate::parse::Call;
 use crate::table::{Command, Complete, Flag, Group};
-use crate::{files, help, print};
+use crate::{files, help, print, term};
 
 /// The volume with the client configuration; the secret behind it is named after the object.
 const VOLUME: &str = "talos-secrets";
@@ -15,8 +17,8 @@ const SUFFIX: &str = "-talos-secrets";
 const MOUNT_PATH: &str = "/var/run/secrets/talos.dev";
 const API_VERSION: &str = "talos.dev/v1alpha1";
 const KIND: &str = "ServiceAccount";
-/// The look of manifests as `kubectl` prints them.
-const LOOK: EmitOptions = EmitOptions { indent: 2, flush_lists: true };
+/// The look of objects as `kubectl` prints them; other documents have the look of configurations.
+const LOOK: EmitOptions = EmitOptions { indent: 2, flush_lists: true, width: Some(80) };
 
 /// The parent.
 pub static INJECT: Command = Command {
@@ -33,7 +35,8 @@ static SERVICE_ACCOUNT: Command = Command {
     about: "Give the pods of Kubernetes manifests a service account of the machine API",
     long: "Gives the pods of Kubernetes manifests a service account of the machine API: every container gets the\n\
            client configuration at /var/run/secrets/talos.dev, and each object a service account with the roles.\n\
-           Other documents pass through; injecting twice changes nothing.",
+           Objects come out as Kubernetes prints them, without comments and with sorted keys; other documents pass\n\
+           through. Injecting twice changes nothing.",
     examples: &[
         "inject serviceaccount --roles os:reader -f deployment.yaml > injected.yaml",
         "inject serviceaccount -f - < deployment.yaml | kubectl apply -f -",
@@ -53,15 +56,33 @@ fn run(call: &Call) -> Result<(), Failure> {
     let documents = ichor_yaml::parse(text).context(file)?;
     let roots = documents.into_iter().map(|document| document.root).collect();
     let injected = inject(roots, &call.list("roles")).map_err(|failure| failure.within(file))?;
-    let texts: Vec<String> = injected.iter().map(|root| ichor_yaml::emit_with(root, LOOK)).collect();
-    print(&texts.join("---\n"))
+    for warning in &injected.warnings {
+        term::warn(&format!("{file}: {warning}"));
+    }
+    // Every document ends with a separator, the last one too.
+    print(&format!("{}\n", injected.documents.concat()))
+}
+
+/// The manifests with access, and what was left as it is although it has pods.
+#[derive(Default)]
+struct Injected {
+    documents: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Injected {
+    /// Keys come out in order and scalars in one form, however they were written.
+    fn push(&mut self, root: &Node, look: EmitOptions) {
+        let root = FreeValue::from_node(root).to_node();
+        self.documents.push(format!("{}---\n", ichor_yaml::emit_with(&root, look)));
+    }
 }
 
 /// The manifests with volumes, mounts and service accounts; empty documents are left out.
-fn inject(roots: Vec<Node>, roles: &[String]) -> Result<Vec<Node>, Failure> {
+fn inject(roots: Vec<Node>, roles: &[String]) -> Result<Injected, Failure> {
     let mut seen: HashSet<(String, String)> = HashSet::new();
-    let mut out = Vec::with_capacity(roots.len());
-    for mut root in roots {
+    let mut out = Injected::default();
+    for root in roots {
         if root.is_null() {
             continue;
         }
@@ -69,27 +90,32 @@ fn inject(roots: Vec<Node>, roles: &[String]) -> Result<Vec<Node>, Failure> {
             return Err(Failure::new(format!("line {}: a manifest is a mapping", root.span.line)));
         }
         let (namespace, name) = identity(&root);
-        if let Some(spec) = pod_spec(&mut root).filter(|_| !name.is_empty()) {
-            let secret = format!("{name}{SUFFIX}");
-            add_volume(spec, &secret);
-            for list in ["initContainers", "containers"] {
-                if let Some(Node { value: Value::Seq(containers), .. }) = get_mut(spec, list) {
-                    containers.iter_mut().for_each(add_mount);
+        if let Some((kind, path)) = kind_with_pods(&root).filter(|_| !name.is_empty()) {
+            match typed(kind, &root) {
+                Ok(mut object) => {
+                    let secret = format!("{name}{SUFFIX}");
+                    if let Some(spec) = path.iter().try_fold(&mut object, |node, key| get_mut(node, key)) {
+                        add_access(spec, &secret);
+                    }
+                    out.push(&object, LOOK);
+                    if seen.insert((namespace.clone(), name)) {
+                        out.push(&service_account(&namespace, &secret, roles), EmitOptions::default());
+                    }
+                    continue;
                 }
-            }
-            out.push(root);
-            if seen.insert((namespace.clone(), name)) {
-                out.push(service_account(&namespace, &secret, roles));
+                Err(wrong) => out.warnings.push(format!(
+                    "line {}: {kind} {name} gets no access: {} is not {}",
+                    root.span.line, wrong.path, wrong.wanted
+                )),
             }
         } else if text_at(&root, "apiVersion") == API_VERSION && text_at(&root, "kind") == KIND {
             // One that an earlier run added, or one of the user's own that wins when it comes first.
             let owner = name.strip_suffix(SUFFIX).unwrap_or(&name).to_owned();
-            if owner.is_empty() || seen.insert((namespace, owner)) {
-                out.push(root);
+            if !owner.is_empty() && !seen.insert((namespace, owner)) {
+                continue;
             }
-        } else {
-            out.push(root);
         }
+        out.push(&root, EmitOptions::default());
     }
     Ok(out)
 }
@@ -109,18 +135,30 @@ fn get_mut<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
     entries.iter_mut().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
 }
 
-/// The specification of an object's pods, if it has one.
-fn pod_spec(root: &mut Node) -> Option<&mut Node> {
-    let path: &[&str] = match (text_at(root, "apiVersion"), text_at(root, "kind")) {
-        ("v1", "Pod") => &["spec"],
-        ("apps/v1", "Deployment" | "StatefulSet" | "DaemonSet") | ("batch/v1", "Job") => {
-            &["spec", "template", "spec"]
+/// The type of an object with pods, and the place of their specification.
+fn kind_with_pods(root: &Node) -> Option<(&'static str, &'static [&'static str])> {
+    const TEMPLATE: &[&str] = &["spec", "template", "spec"];
+    match (text_at(root, "apiVersion"), text_at(root, "kind")) {
+        ("v1", "Pod") => Some(("Pod", &["spec"])),
+        ("apps/v1", "Deployment") => Some(("Deployment", TEMPLATE)),
+        ("apps/v1", "StatefulSet") => Some(("StatefulSet", TEMPLATE)),
+        ("apps/v1", "DaemonSet") => Some(("DaemonSet", TEMPLATE)),
+        ("batch/v1", "Job") => Some(("Job", TEMPLATE)),
+        ("batch/v1", "CronJob") => Some(("CronJob", &["spec", "jobTemplate", "spec", "template", "spec"])),
+        _ => None,
+    }
+}
+
+fn add_access(spec: &mut Node, secret: &str) {
+    add_volume(spec, secret);
+    for list in ["initContainers", "containers"] {
+        match get_mut(spec, list) {
+            Some(Node { value: Value::Seq(containers), .. }) => containers.iter_mut().for_each(add_mount),
+            // Without containers there is an empty list.
+            Some(none) => *none = Node::seq(Vec::new()),
+            None => {}
         }
-        ("batch/v1", "CronJob") => &["spec", "jobTemplate", "spec", "template", "spec"],
-        _ => return None,
-    };
-    let spec = path.iter().try_fold(root, |node, key| get_mut(node, key))?;
-    spec.as_map().is_some().then_some(spec)
+    }
 }
 
 fn entry(key: &str, value: Node) -> (Node, Node) {

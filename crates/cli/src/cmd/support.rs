@@ -11,6 +11,7 @@ use ichor_health::{Kubernetes as _, Objects, Topology};
 use jiff::Timestamp;
 use tokio::time::timeout;
 
+use crate::bars::Bars;
 use crate::failure::{Context, Failure};
 use crate::output::json;
 use crate::parse::Call;
@@ -18,9 +19,8 @@ use crate::session::{Session, block_on};
 use crate::support::{Collector, collectors};
 use crate::table::{Command, Complete, Flag, Group};
 use crate::tabs::Table;
-use crate::term::{self, Progress};
 use crate::zip::Archive;
-use crate::{fleet, print, profile};
+use crate::{fleet, print, profile, term};
 
 /// The most that is collected at the same time.
 const WORKERS_MAX: usize = 32;
@@ -46,7 +46,7 @@ pub static SUPPORT: Command = Command {
 };
 
 fn run(call: &Call) -> Result<(), Failure> {
-    if !call.given("nodes") {
+    if call.list("nodes").is_empty() {
         return Err(Failure::new(
             "please provide at least a single node to gather the debug information from",
         )
@@ -61,21 +61,29 @@ fn run(call: &Call) -> Result<(), Failure> {
         let session = Session::open(call).await?;
         let file = File::create(&path).context(format!("create {}", path.display()))?;
         let mut archive = Archive::new(BufWriter::new(file));
-        let mut progress = Progress::new();
         let mut errors: Vec<(String, String)> = Vec::new();
+        let mut teller = Teller::new(call.on("verbose"));
+        match kubernetes(call, &session).await {
+            Ok(files) => {
+                teller.begin("cluster", files.len());
+                for (name, content) in files {
+                    archive
+                        .add(name, content.as_bytes(), Timestamp::now())
+                        .context(format!("write {}", path.display()))?;
+                    teller.done("cluster", name)?;
+                }
+            }
+            Err(failure) => term::warn(&format!("nothing of Kubernetes is in the bundle: {failure}")),
+        }
         for node in &session.nodes {
-            progress.step(format!("collecting from {node}"));
             let client = session.node(node);
             let (list, failed) = collectors(&client, &session).await;
             errors.extend(failed.into_iter().map(|error| (node.clone(), error)));
+            teller.begin(node, list.len());
             let mut results =
                 stream::iter(list.iter().map(|collector| collect(&session, &client, collector)))
                     .buffered(workers);
             while let Some((name, result)) = results.next().await {
-                progress.tick(&name);
-                if call.on("verbose") {
-                    eprintln!("{node}: {name}");
-                }
                 match result {
                     Ok(content) if content.is_empty() => {}
                     Ok(content) => archive
@@ -83,25 +91,39 @@ fn run(call: &Call) -> Result<(), Failure> {
                         .context(format!("write {}", path.display()))?,
                     Err(failure) => errors.push((node.clone(), format!("{name}: {failure}"))),
                 }
+                teller.done(node, &name)?;
             }
         }
-        progress.step("collecting from Kubernetes");
-        match kubernetes(call, &session).await {
-            Ok(files) => {
-                for (name, content) in files {
-                    archive
-                        .add(name, content.as_bytes(), Timestamp::now())
-                        .context(format!("write {}", path.display()))?;
-                }
-            }
-            Err(failure) => term::warn(&format!("nothing of Kubernetes is in the bundle: {failure}")),
-        }
-        progress.done();
         drop(archive.finish().context(format!("write {}", path.display()))?);
         tell(&errors);
         eprintln!("Support bundle is written to {}", path.display());
         Ok(())
     })
+}
+
+/// Shows bars, or every name to those who want to know.
+struct Teller {
+    bars: Option<Bars>,
+}
+
+impl Teller {
+    fn new(verbose: bool) -> Self {
+        Self { bars: (!verbose).then(Bars::new) }
+    }
+
+    fn begin(&mut self, source: &str, total: usize) {
+        if let Some(bars) = &mut self.bars {
+            bars.begin(source, total);
+        }
+    }
+
+    fn done(&mut self, source: &str, name: &str) -> Result<(), Failure> {
+        let Some(bars) = &mut self.bars else {
+            eprintln!("{source}: {name}");
+            return Ok(());
+        };
+        bars.step(format!("collect {}", name.rsplit('/').next().unwrap_or(name)))
+    }
 }
 
 /// What Kubernetes says of its nodes and of the pods of the system.

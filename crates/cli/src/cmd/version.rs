@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 
 use ichor_wire::machine::{Version, VersionInfo};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 use crate::identity;
-use crate::output::json::pretty;
 use crate::parse::Call;
 use crate::print;
 use crate::session::{Session, block_on};
@@ -33,11 +32,9 @@ fn run(call: &Call) -> Result<(), Failure> {
     let (short, as_json) = (call.on("short"), call.on("json"));
     if !as_json {
         print(&client_text(&identity::version(), short))?;
-    }
-    if call.on("client") {
-        return if as_json { print(&json_text(&[])) } else { Ok(()) };
-    }
-    if !as_json {
+        if call.on("client") {
+            return Ok(());
+        }
         print("Server:\n")?;
     }
     block_on(async {
@@ -78,19 +75,65 @@ pub fn info_text(version: &VersionInfo) -> String {
     )
 }
 
+/// One message of the API a line; what is empty is left out.
 fn json_text(versions: &[(String, Version)]) -> String {
-    let info = |version: &VersionInfo| {
-        json!({
-            "tag": version.tag, "sha": version.sha, "built": version.built,
-            "goVersion": version.go_version, "os": version.os, "arch": version.arch,
-        })
+    versions.iter().map(|(_, version)| format!("{}\n", message(version))).collect()
+}
+
+fn message(version: &Version) -> Value {
+    let texts = |fields: &[(&str, &str)]| {
+        let known = fields.iter().filter(|(_, text)| !text.is_empty());
+        Value::Object(known.map(|(key, text)| ((*key).to_owned(), json!(text))).collect())
     };
-    let servers: Vec<_> = versions
-        .iter()
-        .map(|(node, version)| {
-            json!({ "node": node, "version": version.version.as_ref().map(info),
-                "features": { "rbac": version.features.as_ref().is_some_and(|features| features.rbac) } })
-        })
-        .collect();
-    pretty(&json!({ "client": info(&identity::version()), "servers": servers }), "  ")
+    let mut out = Map::new();
+    if let Some(metadata) = &version.metadata {
+        out.insert("metadata".to_owned(), texts(&[("hostname", &metadata.hostname)]));
+    }
+    if let Some(info) = &version.version {
+        let VersionInfo { tag, sha, built, go_version, os, arch } = info;
+        let fields = [("tag", tag), ("sha", sha), ("built", built), ("goVersion", go_version), ("os", os)];
+        let fields = fields.into_iter().chain([("arch", arch)]).map(|(key, text)| (key, text.as_str()));
+        out.insert("version".to_owned(), texts(&fields.collect::<Vec<_>>()));
+    }
+    if let Some(platform) = &version.platform {
+        let fields = [("name", platform.name.as_str()), ("mode", platform.mode.as_str())];
+        out.insert("platform".to_owned(), texts(&fields));
+    }
+    if let Some(features) = &version.features {
+        out.insert("features".to_owned(), if features.rbac { json!({ "rbac": true }) } else { json!({}) });
+    }
+    Value::Object(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use ichor_wire::common::Metadata;
+    use ichor_wire::machine::{FeaturesInfo, PlatformInfo};
+
+    use super::*;
+
+    #[test]
+    fn every_machine_is_one_message_of_the_api_without_what_is_empty() {
+        let full = Version {
+            metadata: Some(Metadata { hostname: "10.5.0.2".to_owned(), ..Metadata::default() }),
+            version: Some(VersionInfo {
+                tag: "v1.12.1".to_owned(),
+                sha: "abc".to_owned(),
+                go_version: "go1.25.5".to_owned(),
+                os: "linux".to_owned(),
+                arch: "amd64".to_owned(),
+                ..VersionInfo::default()
+            }),
+            platform: Some(PlatformInfo { name: "metal".to_owned(), mode: "metal".to_owned() }),
+            features: Some(FeaturesInfo { rbac: true }),
+        };
+        let bare = Version { features: Some(FeaturesInfo { rbac: false }), ..Version::default() };
+        let text = json_text(&[("a".to_owned(), full), ("b".to_owned(), bare)]);
+        let expected = concat!(
+            r#"{"metadata":{"hostname":"10.5.0.2"},"version":{"tag":"v1.12.1","sha":"abc","goVersion":"go1.25.5","#,
+            r#""os":"linux","arch":"amd64"},"platform":{"name":"metal","mode":"metal"},"features":{"rbac":true}}"#,
+            "\n{\"features\":{}}\n",
+        );
+        assert_eq!(text, expected);
+    }
 }

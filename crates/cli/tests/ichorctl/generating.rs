@@ -78,6 +78,15 @@ fn one_type_goes_to_standard_output() {
 }
 
 #[test]
+fn no_type_at_all_is_refused_and_makes_no_files() {
+    for empty in [["-t", ""], ["--output-types", ","]] {
+        let run = generate("none", &empty);
+        assert_eq!(run.text(), "--- stderr\nat least one output type must be specified\n--- exit 1\n");
+        assert!(!with_secrets().path().join("none").exists());
+    }
+}
+
+#[test]
 fn common_patches_come_before_those_of_a_role() {
     let run = generate(
         "-",

@@ -4,141 +4,92 @@ use expect_test::expect;
 
 use crate::run::ichorctl;
 
-const MANIFESTS: &str = r#"apiVersion: v1
-kind: ConfigMap
-metadata: {name: web}
-data: {a: "1", b: "yes"}
----
----
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: web
-  namespace: prod
-spec:
-  template:
-    spec:
-      initContainers:
-      - {name: first, image: i}
-      containers:
-      - name: a
-        image: i
-        volumeMounts:
-        - {name: talos-secrets, mountPath: /old}
-        - {name: x, mountPath: /x}
-      volumes:
-      - name: x
-        emptyDir: {}
----
-apiVersion: batch/v1
-kind: CronJob
-metadata: {name: night}
-spec:
-  schedule: "* * * * *"
-  jobTemplate: {spec: {template: {spec: {containers: [{name: c, image: i}]}}}}
----
-apiVersion: v1
-kind: Pod
-metadata: {generateName: without-a-name-}
-spec: {containers: []}
-"#;
+/// Objects of every kind with pods, and others between them.
+const GIVEN: &str = include_str!("manifests/given.yaml");
+/// What the original client makes of them.
+const INJECTED: &str = include_str!("manifests/injected.yaml");
 
 #[test]
-fn pods_get_a_volume_and_objects_a_service_account_once() {
+fn manifests_come_out_as_the_original_writes_them() {
     let home = tempfile::tempdir().unwrap();
-    std::fs::write(home.path().join("in.yaml"), MANIFESTS).unwrap();
+    std::fs::write(home.path().join("in.yaml"), GIVEN).unwrap();
     let inject = |file: &str| {
         ichorctl(home.path(), &["inject", "serviceaccount", "-f", file, "-r", "os:reader,os:operator"])
     };
     let once = inject("in.yaml");
+    assert_eq!(once.code, 0, "{}", once.err);
+    assert_eq!(once.out, INJECTED);
+    std::fs::write(home.path().join("out.yaml"), &once.out).unwrap();
+    assert_eq!(inject("out.yaml").out, once.out, "the second time changes nothing");
+}
+
+#[test]
+fn what_the_types_do_not_know_is_kept_and_what_does_not_fit_is_told() {
+    let home = tempfile::tempdir().unwrap();
+    let manifests = "\
+kind: Pod
+apiVersion: v1
+metadata: {name: new, finalizers: []}
+spec: {aboutToBeInvented: {b: 1, a: [x]}, containers: [{name: c, alsoNew: false}]}
+---
+kind: Pod
+apiVersion: v1
+metadata: {name: wrong}
+spec: {containers: [{name: c, image: [i]}]}
+---
+kind: Note
+when: 2024-01-02
+";
+    std::fs::write(home.path().join("in.yaml"), manifests).unwrap();
+    let run = ichorctl(home.path(), &["inject", "tsa", "-f", "in.yaml"]);
     expect![[r#"
         apiVersion: v1
-        kind: ConfigMap
+        kind: Pod
         metadata:
-          name: web
-        data:
-          a: "1"
-          b: "yes"
-        ---
-        apiVersion: apps/v1
-        kind: Deployment
-        metadata:
-          name: web
-          namespace: prod
+          name: new
         spec:
-          template:
-            spec:
-              initContainers:
-              - name: first
-                image: i
-                volumeMounts:
-                - mountPath: /var/run/secrets/talos.dev
-                  name: talos-secrets
-              containers:
-              - name: a
-                image: i
-                volumeMounts:
-                - name: x
-                  mountPath: /x
-                - mountPath: /var/run/secrets/talos.dev
-                  name: talos-secrets
-              volumes:
-              - name: x
-                emptyDir: {}
-              - name: talos-secrets
-                secret:
-                  secretName: web-talos-secrets
+          aboutToBeInvented:
+            a:
+            - x
+            b: 1
+          containers:
+          - alsoNew: false
+            name: c
+            resources: {}
+            volumeMounts:
+            - mountPath: /var/run/secrets/talos.dev
+              name: talos-secrets
+          volumes:
+          - name: talos-secrets
+            secret:
+              secretName: new-talos-secrets
+        status: {}
         ---
         apiVersion: talos.dev/v1alpha1
         kind: ServiceAccount
         metadata:
-          name: web-talos-secrets
-          namespace: prod
+            name: new-talos-secrets
         spec:
-          roles:
-          - os:reader
-          - os:operator
-        ---
-        apiVersion: batch/v1
-        kind: CronJob
-        metadata:
-          name: night
-        spec:
-          schedule: "* * * * *"
-          jobTemplate:
-            spec:
-              template:
-                spec:
-                  containers:
-                  - name: c
-                    image: i
-                    volumeMounts:
-                    - mountPath: /var/run/secrets/talos.dev
-                      name: talos-secrets
-                  volumes:
-                  - name: talos-secrets
-                    secret:
-                      secretName: night-talos-secrets
-        ---
-        apiVersion: talos.dev/v1alpha1
-        kind: ServiceAccount
-        metadata:
-          name: night-talos-secrets
-        spec:
-          roles:
-          - os:reader
-          - os:operator
+            roles:
+                - os:reader
         ---
         apiVersion: v1
         kind: Pod
         metadata:
-          generateName: without-a-name-
+            name: wrong
         spec:
-          containers: []
-    "#]]
-    .assert_eq(&once.text());
-    std::fs::write(home.path().join("out.yaml"), &once.out).unwrap();
-    assert_eq!(inject("out.yaml").text(), once.out);
+            containers:
+                - image:
+                    - i
+                  name: c
+        ---
+        kind: Note
+        when: "2024-01-02"
+        ---
+
+        --- stderr
+        WARNING: in.yaml: line 6: Pod wrong gets no access: spec.containers[0].image is not a text
+    "#]].assert_eq(&run.text());
 }
 
 #[test]

@@ -34,5 +34,5 @@ pub(super) fn apply(text: &[u8], patch: &json_patch::Patch) -> Result<Vec<u8>, P
     let mut json: Json = FreeValue::from_node(tree).to_json();
     json_patch::patch(&mut json, patch).map_err(|error| PatchError::Operation(error.to_string()))?;
     let node: Node = FreeValue::from_json(&json).to_node();
-    Ok(ichor_yaml::emit_with(&node, EmitOptions { indent: 2, flush_lists: true }).into_bytes())
+    Ok(ichor_yaml::emit_with(&node, EmitOptions { indent: 2, flush_lists: true, width: None }).into_bytes())
 }

@@ -138,6 +138,11 @@ test-vm: ## Boot, configure, reboot and stop the node on a real kernel (needs `m
 	@$(call say,a real kernel)
 	@scripts/vm test
 
+.PHONY: test-clock
+test-clock: ## Kubernetes on a real kernel whose clock moves forward by years (needs `make components build`; takes a while)
+	@$(call say,a clock that moves forward)
+	@scripts/vm clock
+
 .PHONY: bench
 bench: build ## One table of the numbers that matter, beside the original's where it can run
 	@scripts/bench

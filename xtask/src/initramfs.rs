@@ -14,11 +14,39 @@ use anyhow::{Context, Result, anyhow};
 const MODULES: &[&str] =
     &["virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "loop", "squashfs", "overlay", "efivarfs"];
 
+/// What pods and services need: the kernel finds none by itself, for the image has no program that loads them.
+const POD_MODULES: &[&str] = &[
+    "bridge",
+    "br_netfilter",
+    "dummy",
+    "nf_tables",
+    "nf_conntrack",
+    "nf_conntrack_netlink",
+    "nfnetlink",
+    "nft_chain_nat",
+    "nft_ct",
+    "nft_fib_inet",
+    "nft_fib_ipv4",
+    "nft_fib_ipv6",
+    "nft_limit",
+    "nft_log",
+    "nft_masq",
+    "nft_nat",
+    "nft_numgen",
+    "nft_redir",
+    "nft_reject_inet",
+    "nft_reject_ipv4",
+    "nft_reject_ipv6",
+    "veth",
+    "vxlan",
+];
+
 /// Builds `build/vm/initramfs.cpio` from the built node, the root image and an unpacked kernel.
 pub fn run(root: &Path) -> Result<()> {
     let kernel = root.join("build/vm/kernel");
     let modules = kernel_modules(&kernel)?;
-    let wanted: Vec<&str> = MODULES.iter().copied().filter(|name| modules.contains_key(*name)).collect();
+    let wanted = MODULES.iter().chain(POD_MODULES).copied();
+    let wanted: Vec<&str> = wanted.filter(|name| modules.contains_key(*name)).collect();
 
     let mut archive = Archive::default();
     archive.directory("dev", 0o755);
@@ -30,7 +58,7 @@ pub fn run(root: &Path) -> Result<()> {
         let path = modules
             .get(name.as_str())
             .ok_or_else(|| anyhow!("module {name} is not in {}", kernel.display()))?;
-        archive.file(&format!("modules/{place:02}-{name}.ko"), 0o644, &read(path)?);
+        archive.file(&format!("modules/{place:03}-{name}.ko"), 0o644, &read(path)?);
     }
     let out = root.join("build/vm/initramfs.cpio");
     fs::write(&out, archive.finish()).with_context(|| format!("write {}", out.display()))?;

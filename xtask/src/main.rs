@@ -15,7 +15,7 @@ chores:
   compat     write docs/compatibility.md, what became of each thing of the original
   image      build build/rootfs.squashfs, the root image of a node
   images     build build/images, the container images of a cluster as an OCI layout
-  initramfs  build build/vm/initramfs.cpio for a virtual machine
+  initramfs  build build/vm/initramfs.cpio for a virtual machine; an argument names another top directory
   tidy       check layering, module docs, file length, banned imports and words
 ";
 
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Some("compat") => compat::run(&root()),
         Some("image") => image::run(&root(), &args[1..]),
         Some("images") => images::run(&root(), &args[1..]),
-        Some("initramfs") => initramfs::run(&root()),
+        Some("initramfs") => initramfs::run(&args.get(1).map_or_else(root, PathBuf::from)),
         Some("tidy") => tidy::run(&root()).and_then(|()| compat::check(&root())),
         _ => {
             eprint!("{USAGE}");

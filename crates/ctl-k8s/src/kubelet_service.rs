@@ -11,6 +11,7 @@ use ichor_pki::{CertInfo, check};
 use ichor_resource::files::EtcFileStatus;
 use ichor_resource::k8s::{KubeletSpec, StaticPod, StaticPodStatus};
 use ichor_resource::secrets::KubeletSecret;
+use ichor_resource::time::TimeStatus;
 use ichor_resource::value::binary::base64;
 use serde_json::{Value as Json, json};
 use tracing::info;
@@ -53,6 +54,9 @@ pub struct KubeletServiceController<P> {
     /// The pods of the control plane that it was last seen with, and since when it is to start anew.
     pods: Vec<(String, String)>,
     due: Option<jiff::Timestamp>,
+    /// How often the clock had jumped when the client certificate was looked at, and whether it had ended by then.
+    epoch: i64,
+    ended: bool,
 }
 
 /// Why the kubelet could not be started.
@@ -82,7 +86,16 @@ impl<P: KubeletPort> KubeletServiceController<P> {
     /// A controller whose files lie below `root` and that remembers in the file `memory`, which must not survive a
     /// reboot.
     pub fn new(port: P, root: impl Into<PathBuf>, memory: impl Into<PathBuf>) -> Self {
-        Self { port, root: root.into(), memory: memory.into(), applied: None, pods: Vec::new(), due: None }
+        Self {
+            port,
+            root: root.into(),
+            memory: memory.into(),
+            applied: None,
+            pods: Vec::new(),
+            due: None,
+            epoch: 0,
+            ended: false,
+        }
     }
 
     /// How long to wait for pods of the control plane, which the kubelet that runs replaces best: one that starts anew
@@ -129,6 +142,17 @@ impl<P: KubeletPort> KubeletServiceController<P> {
         }
         self.port.start().map_err(service)?;
         self.applied = Some(plan.mark);
+        self.ended = false;
+        Ok(())
+    }
+
+    /// A kubelet renews its client certificate in time. Where a clock that jumped left it no time, it goes on refused for
+    /// five minutes and ends; there is no reason to wait for that.
+    fn look_after_a_jump(&mut self, ctx: &Context, plan: &Plan) -> Result<(), ControllerError> {
+        let epoch = ctx.get::<TimeStatus>("node")?.map_or(0, |status| status.epoch);
+        if std::mem::replace(&mut self.epoch, epoch) != epoch && self.applied.is_some() {
+            self.ended = plan.refused(&self.root, ctx.now()).is_some();
+        }
         Ok(())
     }
 }
@@ -143,6 +167,7 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
             weak::<KubeletSecret>().id(KUBELET),
             weak::<StaticPod>(),
             weak::<StaticPodStatus>(),
+            weak::<TimeStatus>().id("node"),
         ]
     }
 
@@ -156,11 +181,12 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
         let named = ctx.get::<EtcFileStatus>("machine-id")?;
         let (Some(spec), Some(secret), Some(_)) = (spec, secret, named) else { return Ok(()) };
         let plan = Plan::of(&spec, &secret);
+        self.look_after_a_jump(ctx, &plan)?;
         let ours = |id: &str| CONTROL_PLANE.contains(&id);
         let pods = ctx.list::<StaticPod>()?;
         let pods = pods.iter().filter(|pod| ours(pod.id()));
         let pods: Vec<_> = pods.map(|pod| (pod.id().to_string(), pod.meta().version().to_string())).collect();
-        if self.applied.as_ref() == Some(&plan.mark) {
+        if self.applied.as_ref() == Some(&plan.mark) && !self.ended {
             (self.pods, self.due) = (pods, None);
             return Ok(());
         }
@@ -258,9 +284,7 @@ impl Plan {
     fn clean(&self, root: &Path, now: jiff::Timestamp) -> Result<(), KubeletServiceError> {
         let (dir, own) = (root.join(KUBERNETES), root.join(OWN));
         let (pki, kubeconfig_path) = (own.join("pki"), dir.join("kubeconfig-kubelet"));
-        if let Some(reason) =
-            read(&pki.join("kubelet-client-current.pem")).and_then(|pem| self.refuses(&pem, now))
-        {
+        if let Some(reason) = self.refused(root, now) {
             info!("kubelet client certificate {reason}, removing");
             match fs::remove_dir_all(&pki) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -289,7 +313,13 @@ impl Plan {
         Ok(())
     }
 
-    /// Why a client certificate cannot be used any more; nothing when it can.
+    /// Why the kubelet's client certificate cannot be used any more; nothing when it can, or when there is none.
+    fn refused(&self, root: &Path, now: jiff::Timestamp) -> Option<String> {
+        let pem = read(&root.join(OWN).join("pki/kubelet-client-current.pem"))?;
+        self.refuses(&pem, now)
+    }
+
+    /// The same of a certificate that was read.
     fn refuses(&self, pem: &[u8], now: jiff::Timestamp) -> Option<String> {
         // A file without a certificate is the kubelet's to mend.
         let leaf = CertInfo::parse(pem).ok().filter(|info| !info.is_ca)?;

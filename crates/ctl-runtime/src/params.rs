@@ -27,6 +27,11 @@ const KERNEL: &[(&str, &str)] = &[
     ("net.bridge.bridge-nf-call-iptables", "1"),
     ("net.bridge.bridge-nf-call-ip6tables", "1"),
     ("kernel.panic", "10"),
+    // Kubelet insists on these and refuses to start on a kernel whose own defaults are others.
+    ("kernel.panic_on_oops", "1"),
+    ("kernel.keys.root_maxkeys", "1000000"),
+    ("kernel.keys.root_maxbytes", "25000000"),
+    ("vm.panic_on_oom", "0"),
     ("kernel.pid_max", "262144"),
     ("vm.overcommit_memory", "1"),
     ("fs.inotify.max_user_instances", "8192"),

@@ -18,8 +18,8 @@ use ichor_resource::config::MachineConfig;
 use ichor_resource::files::EtcFileSpec;
 use ichor_resource::network::TimeServerStatus;
 use ichor_resource::runtime::{
-    DevicesStatus, EventSinkConfig, KernelCmdline, KernelParamStatus, KmsgLogConfig, MachineStage,
-    MachineStatus, MetaKey, MetaLoad, SELinuxState, SecurityState, UniqueMachineToken, Version,
+    DevicesStatus, EventSinkConfig, KernelCmdline, KernelParamDefaultSpec, KernelParamStatus, KmsgLogConfig,
+    MachineStage, MachineStatus, MetaKey, MetaLoad, SELinuxState, SecurityState, UniqueMachineToken, Version,
     WatchdogTimerConfig,
 };
 use ichor_resource::time::TimeStatus;
@@ -294,6 +294,25 @@ async fn time_sync_can_be_turned_off() {
     harness.reconcile().await.unwrap();
     let status = state.get::<TimeStatus>("runtime", "node").unwrap();
     assert!(status.synced && status.sync_disabled);
+}
+
+/// On a kernel that does not stop at an oops by itself, no kubelet came up.
+#[tokio::test]
+async fn a_kernel_of_its_own_gets_what_kubelet_insists_on() {
+    let (state, _) = ichor_testkit::state();
+    let defaults = KernelParamDefaultsController { own_kernel: true };
+    Harness::new(&state, defaults).unwrap().reconcile().await.unwrap();
+    for (key, value) in [
+        ("vm.overcommit_memory", "1"),
+        ("vm.panic_on_oom", "0"),
+        ("kernel.panic", "10"),
+        ("kernel.panic_on_oops", "1"),
+        ("kernel.keys.root_maxkeys", "1000000"),
+        ("kernel.keys.root_maxbytes", "25000000"),
+    ] {
+        let wanted = state.get::<KernelParamDefaultSpec>("runtime", &format!("proc.sys.{key}")).unwrap();
+        assert_eq!(wanted.value, value, "{key}");
+    }
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ pub mod processes;
 pub mod programs;
 pub mod story;
 pub mod table;
+pub mod vm;
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;

@@ -19,12 +19,18 @@ const SECOND: &str = "gcr.io/second";
 /// The components with an image of their own.
 const COMPONENTS: [&str; 5] =
     ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"];
-/// Control planes of the cluster: a client whose first one is busy finds the second.
+/// Control planes of the cluster, unless `ICHOR_CONTROL_PLANES` says otherwise: a client whose first one is busy finds the
+/// second.
 const CONTROL_PLANES: u8 = 2;
 /// Longest wait for a change of the whole cluster on a machine with other things to do.
 const CHANGE_MAX: Duration = Duration::from_secs(900);
 /// Longest wait for what follows from it by itself.
 const SOON: Duration = Duration::from_secs(120);
+
+fn control_planes() -> u8 {
+    let wanted = std::env::var("ICHOR_CONTROL_PLANES").ok();
+    wanted.map_or(CONTROL_PLANES, |text| text.parse().expect("ICHOR_CONTROL_PLANES is a small number"))
+}
 
 /// A layout with every component a second time, under another name.
 fn two_builds(dir: &Path) -> Result<PathBuf> {
@@ -56,12 +62,12 @@ fn a_cluster_changes_its_images_and_its_authorities_while_it_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let images = two_builds(dir.path()).unwrap();
     let fleet =
-        Fleet::kubernetes("k8s-life", 92, CONTROL_PLANES, 1, &["--images", &images.to_string_lossy()])
+        Fleet::kubernetes("k8s-life", 92, control_planes(), 1, &["--images", &images.to_string_lossy()])
             .unwrap();
-    let kubeconfig = Kubeconfig::of(&fleet, CONTROL_PLANES, None).unwrap();
+    let kubeconfig = Kubeconfig::of(&fleet, control_planes(), None).unwrap();
     under_questions("upgrade-k8s", &kubeconfig, || upgrade(&fleet)).unwrap();
     let talosconfig = rotate_machines(&fleet).unwrap();
-    let kubeconfig = Kubeconfig::of(&fleet, CONTROL_PLANES, Some(&talosconfig)).unwrap();
+    let kubeconfig = Kubeconfig::of(&fleet, control_planes(), Some(&talosconfig)).unwrap();
     under_questions("rotate-ca of Kubernetes", &kubeconfig, || rotate_kubernetes(&fleet, &talosconfig))
         .unwrap();
     fleet.destroy().unwrap();
@@ -159,7 +165,7 @@ fn upgrade(fleet: &Fleet) -> Result<()> {
         }
         Ok(())
     })?;
-    for number in 0..=CONTROL_PLANES {
+    for number in 0..=control_planes() {
         let specs = fleet.ok(&["-n", &fleet.address(number), "get", "kubeletspec", "-o", "yaml"])?;
         ensure!(specs.contains(&of("kubelet")), "{specs}");
     }
@@ -172,7 +178,7 @@ fn rotate_machines(fleet: &Fleet) -> Result<String> {
     let file = fleet.home().join("rotated").to_string_lossy().into_owned();
     let args = ["-n", &node, "rotate-ca", "--dry-run=false", "--kubernetes=false", "-o", &file];
     let run = Run::start(fleet, "rotate-1", &args)?;
-    let clients = Machines::new(fleet, CONTROL_PLANES + 1, Bundles::told_in(&run.output))?;
+    let clients = Machines::new(fleet, control_planes() + 1, Bundles::told_in(&run.output))?;
     under_questions("rotate-ca of the machines", &clients, || run.end().map(drop))?;
     // The old client configuration is of no use any more, the new one is.
     fleet.fails(&["-n", &node, "version"])?;
@@ -198,7 +204,7 @@ fn rotate_kubernetes(fleet: &Fleet, talosconfig: &str) -> Result<()> {
     soon("all nodes are ready", || {
         let nodes = fleet.kubectl(&["--server", &server, "get", "nodes"])?;
         let ready = nodes.lines().filter(|line| line.contains(" Ready ")).count();
-        ensure!(ready == usize::from(CONTROL_PLANES) + 1, "{nodes}");
+        ensure!(ready == usize::from(control_planes()) + 1, "{nodes}");
         Ok(())
     })?;
     fleet.ok(&["--talosconfig", talosconfig, "-n", &node, "health", "--wait-timeout", "5m"]).map(drop)

@@ -1,63 +1,10 @@
 //! The same node on a real kernel: QEMU without KVM, our initramfs, squashfs root, real PID 1,
 //! cgroup v2, devtmpfs, an address by DHCP.
 
-use std::fs;
-use std::net::{TcpListener, UdpSocket};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use anyhow::{Context, Result, ensure};
-use ichor_live::{Fleet, eventually, root, wait};
+use anyhow::ensure;
+use ichor_live::vm::{BOOT_MAX, Machine, TimeServer};
+use ichor_live::{Fleet, eventually, wait};
 use jiff::{Timestamp, ToSpan};
-
-/// Longest wait for a step: there is no hardware that helps, and the host may be busy.
-const BOOT_MAX: Duration = Duration::from_secs(400);
-
-/// A virtual machine that ends with the test.
-struct Machine {
-    qemu: Child,
-    console: std::path::PathBuf,
-}
-
-impl Machine {
-    fn boot(address: &str) -> Result<Self> {
-        Self::boot_with(address, &[], &[])
-    }
-
-    /// The same with more arguments of QEMU and environment of the script.
-    fn boot_with(address: &str, args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
-        // A socket that can be bound now can be bound by QEMU in a moment.
-        drop(TcpListener::bind((address, 50000)).with_context(|| format!("{address}:50000 is busy"))?);
-        let console = root().join("build/vm/console.log");
-        let qemu = Command::new(root().join("scripts/vm"))
-            .args(["qemu", "-serial", "stdio"])
-            .args(args)
-            .env("ICHOR_VM_ADDRESS", address)
-            .envs(env.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(fs::File::create(&console)?)
-            .stderr(Stdio::inherit())
-            .spawn()
-            .context("start scripts/vm")?;
-        Ok(Self { qemu, console })
-    }
-
-    fn console(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
-        if std::thread::panicking() {
-            eprintln!("console:\n{}", self.console());
-        }
-    }
-}
 
 #[test]
 fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
@@ -152,53 +99,8 @@ fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
 
     // Power off ends the virtual machine.
     node(&["shutdown", "--wait=false"]).unwrap();
-    let status = wait("the machine is off", BOOT_MAX, || machine.qemu.try_wait().ok().flatten()).unwrap();
+    let status = wait("the machine is off", BOOT_MAX, || machine.ended()).unwrap();
     assert!(status.success(), "{status}");
-}
-
-/// A time server on the host's loopback, where the machine's gateway leads to: it tells the host's time, once it is
-/// told to.
-struct TimeServer {
-    tells: Arc<AtomicBool>,
-    asked: Arc<AtomicBool>,
-}
-
-impl TimeServer {
-    /// Seconds from 1900 to 1970.
-    const EPOCH: u64 = 2_208_988_800;
-
-    fn start() -> Result<Self> {
-        let socket = UdpSocket::bind("127.0.0.1:123").context("127.0.0.1:123 is busy")?;
-        let (tells, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let server = Self { tells: Arc::clone(&tells), asked: Arc::clone(&asked) };
-        // Ends with the test.
-        std::thread::spawn(move || {
-            let mut question = [0; 128];
-            while let Ok((length, from)) = socket.recv_from(&mut question) {
-                asked.store(true, Ordering::SeqCst);
-                if length >= 48 && tells.load(Ordering::SeqCst) {
-                    let _ = socket.send_to(&Self::answer(&question), from);
-                }
-            }
-        });
-        Ok(server)
-    }
-
-    fn answer(question: &[u8]) -> [u8; 48] {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let seconds = u32::try_from(now.as_secs() + Self::EPOCH).unwrap_or_default();
-        let fraction = (u64::from(now.subsec_nanos()) << 32) / 1_000_000_000;
-        let stamp = [seconds.to_be_bytes(), (fraction as u32).to_be_bytes()].concat();
-        let mut answer = [0; 48];
-        // Version 4, a server next to a reference clock, precise to a microsecond.
-        answer[..4].copy_from_slice(&[0x24, 1, 6, 0xec]);
-        answer[12..16].copy_from_slice(b"TEST");
-        answer[24..32].copy_from_slice(&question[40..48]);
-        for at in [16, 32, 40] {
-            answer[at..at + 8].copy_from_slice(&stamp);
-        }
-        answer
-    }
 }
 
 /// The machine starts with a clock that is 200 days behind and makes its certificate by it, which ended long ago for
@@ -249,8 +151,8 @@ fn certificates_are_renewed_when_the_clock_moves_forward() {
     })
     .unwrap();
     println!("before: {}", told.lines().next().unwrap_or_default());
-    wait("a question for the time", BOOT_MAX, || time.asked.load(Ordering::SeqCst).then_some(())).unwrap();
-    time.tells.store(true, Ordering::SeqCst);
+    wait("a question for the time", BOOT_MAX, || time.was_asked().then_some(())).unwrap();
+    time.tell(0);
     let told = eventually("a certificate of today", BOOT_MAX, || {
         let output = node(&["version"])?;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

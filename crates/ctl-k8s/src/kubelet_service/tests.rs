@@ -120,6 +120,43 @@ async fn the_kubelet_starts_once_for_every_change() {
     assert_eq!(*third.told.lock().unwrap(), ["stop", "start"]);
 }
 
+/// It went on for five minutes with what the API refused.
+#[tokio::test]
+async fn a_kubelet_whose_certificate_ended_in_a_jump_of_the_clock_starts_anew() {
+    let (_dir, root) = machine();
+    let (state, clock) = ichor_testkit::state();
+    let at = |hours| {
+        let time = now() + jiff::SignedDuration::from_hours(hours);
+        clock.set(ichor_resource::Nanos(time.as_nanosecond().try_into().unwrap()));
+    };
+    at(0);
+    let service = Service::default();
+    let controller = KubeletServiceController::new(service.clone(), &root, root.join("run/mark"));
+    let mut harness = Harness::new(&state, controller).unwrap();
+    let ca = authority();
+    state.create("k8s", KUBELET, spec(json!({})), "").unwrap();
+    state.create("secrets", KUBELET, secret(&[&ca]), "").unwrap();
+    state.create("files", "machine-id", EtcFileStatus::default(), "").unwrap();
+    let time = |epoch| TimeStatus { synced: true, epoch, sync_disabled: false };
+    state.create("runtime", "node", time(0), "").unwrap();
+    harness.reconcile().await.unwrap();
+    let pem = root.join("var/lib/kubelet/pki/kubelet-client-current.pem");
+    fs::write(&pem, client(&ca, "system:node:node-1")).unwrap();
+    let mut jump = async |epoch, hours| {
+        at(hours);
+        state.modify::<TimeStatus>("runtime", "node", "", |status| status.epoch = epoch).unwrap();
+        harness.reconcile().await.unwrap();
+        harness.reconcile().await.unwrap();
+        (service.told.lock().unwrap().len(), pem.exists())
+    };
+    assert_eq!(jump(1, 0).await, (2, true), "a jump that the certificate outlives changes nothing");
+    assert_eq!(
+        jump(2, 2).await,
+        (4, false),
+        "it starts once without the certificate, and asks for a new one"
+    );
+}
+
 #[test]
 fn a_certificate_stays_while_its_name_and_its_authority_do() {
     let (old, new) = (authority(), authority());

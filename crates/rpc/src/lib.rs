@@ -23,7 +23,6 @@ mod lookout;
 pub mod options;
 pub mod peer;
 pub mod proxy;
-mod raw;
 pub mod roles;
 pub mod route;
 pub mod server;
@@ -36,6 +35,6 @@ pub mod unix;
 
 pub use channel::Channel;
 pub use dial::{Dialer, Endpoint};
+pub use ichor_wire::raw::Raw;
 pub use peer::PeerIdentity;
-pub use raw::Raw;
 pub use tls::{ClientTls, ServerTls};

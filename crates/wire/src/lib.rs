@@ -7,6 +7,7 @@
 #![allow(missing_docs, clippy::all)]
 
 pub mod codec;
+pub mod raw;
 pub mod serve;
 
 /// Types shared by all services.

@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 
 use prost::Message;
-use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codec::{BufferSettings, Codec, EncodeBuf, Encoder};
 use tonic::codegen::http::header::CONTENT_TYPE;
 use tonic::codegen::tokio_stream::{Stream, StreamExt};
 use tonic::codegen::{Body as HttpBody, BoxFuture, BoxStream, Bytes, Context, Pin, Poll, StdError, http};
@@ -14,6 +14,7 @@ use tonic::server::{ClientStreamingService, Grpc, ServerStreamingService, UnaryS
 use tonic::{Code, Request, Response, Status, body::Body};
 
 use crate::codec::{BUFFER, YIELD};
+use crate::raw::Raw;
 
 /// Limits of one service.
 #[derive(Debug, Clone, Copy, Default)]
@@ -174,14 +175,14 @@ impl Codec for Outward {
     type Encode = Item;
     type Decode = Bytes;
     type Encoder = Self;
-    type Decoder = Self;
+    type Decoder = Raw;
 
     fn encoder(&mut self) -> Self {
         Self
     }
 
-    fn decoder(&mut self) -> Self {
-        Self
+    fn decoder(&mut self) -> Raw {
+        Raw
     }
 }
 
@@ -191,20 +192,6 @@ impl Encoder for Outward {
 
     fn encode(&mut self, item: Item, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
         item.0.write(into)
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(BUFFER, YIELD)
-    }
-}
-
-impl Decoder for Outward {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        use prost::bytes::Buf;
-        Ok(Some(from.copy_to_bytes(from.remaining())))
     }
 
     fn buffer_settings(&self) -> BufferSettings {

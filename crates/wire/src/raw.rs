@@ -1,13 +1,10 @@
-//! Messages as bytes, for clients that decode themselves: one path through the HTTP stack for every method.
+//! Messages as bytes, for those who decode themselves: one path through the HTTP stack for every method.
 
-use bytes::{Buf, BufMut, Bytes};
+use prost::bytes::{Buf, BufMut, Bytes};
 use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-/// Room for a small message at first; larger ones grow it.
-const BUFFER_BYTES: usize = 256;
-/// From this size on bytes are handed to the connection.
-const YIELD_BYTES: usize = 32 << 10;
+use crate::codec::{BUFFER, YIELD};
 
 /// Messages as they are.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +35,7 @@ impl Encoder for Raw {
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(BUFFER_BYTES, YIELD_BYTES)
+        BufferSettings::new(BUFFER, YIELD)
     }
 }
 
@@ -51,6 +48,6 @@ impl Decoder for Raw {
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(BUFFER_BYTES, YIELD_BYTES)
+        BufferSettings::new(BUFFER, YIELD)
     }
 }

@@ -36,8 +36,16 @@ pub fn load(call: &Call) -> Result<Loaded, Failure> {
     if let Ok((name, context)) = profile::context(&config, call.some_text("context")) {
         crate::credentials::check(name, context)?;
     }
-    let profile =
-        Profile::resolve(&config, &overrides(call)).map_err(|error| explain(&error, Some(&config)))?;
+    let overrides = overrides(call);
+    let profile = Profile::resolve(&config, &overrides).map_err(|error| {
+        let failure = explain(&error, Some(&config));
+        match error {
+            ProfileError::Context(ContextError::Empty) if overrides.endpoints.is_empty() => {
+                failure.within("failed to determine endpoints")
+            }
+            _ => failure,
+        }
+    })?;
     Ok(Loaded { nodes: profile.nodes.clone(), profile })
 }
 

@@ -61,7 +61,8 @@ fn a_call_that_makes_no_sense_is_told_why() {
 
 #[test]
 fn without_a_client_configuration_the_way_to_one_is_shown() {
-    first_line(&["version"], expect!["talos config file is empty"]);
+    first_line(&["version"], expect!["failed to determine endpoints: talos config file is empty"]);
+    first_line(&["version", "-e", "127.0.0.1:1"], expect!["talos config file is empty"]);
     let home = home();
     ichorctl(home.path(), &["config", "add", "a"]);
     let run = ichorctl(home.path(), &["-n", "10.5.0.2", "memory"]);

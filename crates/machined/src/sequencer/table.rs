@@ -245,9 +245,11 @@ const DRAIN: Phase = Phase {
 const STOP_PODS: Phase = forgiving("cleanup", &[Task::StopAllPods]);
 const REMOVE_PODS: Phase = forgiving("cleanup", &[Task::RemoveAllPods]);
 
-/// Shared by everything that ends a machine.
+/// Shared by everything that ends a machine. Filesystems are let go by init, last of all; the phase of that name is there
+/// for clients that take it for the moment from which the machine is about to be gone.
 const STOP_ALL: &[Phase] = &[
     forgiving("stopServices", &[Task::StopServicesForUpgrade]),
+    forgiving("unmountSystem", &[]),
     forgiving("volumeFinalize", &[Task::TeardownLifecycle]),
     forgiving("stopEverything", &[Task::StopAllServices]),
 ];

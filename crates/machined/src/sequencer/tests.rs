@@ -93,6 +93,7 @@ fn a_shutdown_first_remembers_that_it_is_one() {
             drain: cordonAndDrainNode
             cleanup: stopAllPods
             stopServices: stopServicesForUpgrade
+            unmountSystem: 
             volumeFinalize: teardownLifecycle
             stopEverything: stopAllServices
             shutdown: shutdown"#]],
@@ -109,6 +110,7 @@ fn a_reset_clears_what_was_named() {
             leave: leaveEtcd
             preReset: sendResetSignal
             stopServices: stopServicesForUpgrade
+            unmountSystem: 
             volumeFinalize: teardownLifecycle
             stopEverything: stopAllServices
             resetSpec: resetSystemDiskSpec

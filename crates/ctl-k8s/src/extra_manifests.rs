@@ -7,6 +7,7 @@ use ichor_cosi::{Context, Controller, ControllerError, Input, Output, shared, we
 use ichor_kube::manifest;
 use ichor_resource::k8s::{ExtraManifest, ExtraManifestsConfig, Manifest, SingleManifest};
 use ichor_resource::network::NetworkStatus;
+use ichor_resource::runtime::Diagnostic;
 use ichor_resource::value::Object;
 use serde_json::Value;
 
@@ -55,6 +56,15 @@ impl std::fmt::Debug for ExtraManifestController {
     }
 }
 
+/// What `health` and people are told about manifests, where there is something to tell.
+pub(crate) fn diagnostic(
+    id: &'static str,
+    message: &str,
+    details: Vec<String>,
+) -> Option<(&'static str, Diagnostic)> {
+    (!details.is_empty()).then(|| (id, Diagnostic { message: message.to_owned(), details }))
+}
+
 fn parse(text: &str) -> Result<Manifest, String> {
     let objects = manifest::parse(text).map_err(|error| error.to_string())?;
     let single = |object| match object {
@@ -72,7 +82,7 @@ impl Controller for ExtraManifestController {
     }
 
     fn outputs(&self) -> Vec<Output> {
-        vec![shared::<Manifest>()]
+        vec![shared::<Manifest>(), shared::<Diagnostic>()]
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
@@ -99,11 +109,11 @@ impl Controller for ExtraManifestController {
             true => ctx.requeue_after(self.pace.next(AGAIN_MAX)),
             false => self.pace.reset(),
         }
-        if !troubles.is_empty() {
-            let texts: Vec<String> = troubles.into_iter().map(|(_, text)| text).collect();
-            ctx.trouble(texts.join("; "));
+        let details: Vec<String> = troubles.into_iter().map(|(_, text)| text).collect();
+        if !details.is_empty() {
+            ctx.trouble(details.join("; "));
         }
-        Ok(())
+        Ok(ctx.publish(diagnostic("manifests-unread", "some manifests cannot be read", details))?)
     }
 }
 
@@ -162,6 +172,10 @@ mod tests {
         assert!(trouble.starts_with("manifest 99-bad: "), "{trouble}");
         assert!(trouble.ends_with("manifest 30-https://x: no route"), "{trouble}");
         assert!(harness.requeue().is_some());
+        let told =
+            || state.get::<Diagnostic>("runtime", "manifests-unread").map(|found| found.details.clone());
+        let details = told().unwrap();
+        assert!(details.len() == 2 && details.join("; ") == trouble, "{details:?}");
         let ids =
             || state.list::<Manifest>("controlplane").iter().map(|m| m.id().to_string()).collect::<Vec<_>>();
         assert_eq!(ids(), ["99-good"]);
@@ -178,5 +192,13 @@ mod tests {
             .unwrap();
         harness.reconcile().await.unwrap();
         assert_eq!(ids(), ["99-good"]);
+        assert!(told().unwrap()[0].starts_with("manifest 99-good: "));
+        state
+            .update_with::<ExtraManifestsConfig>("controlplane", "extra-manifests", "", |spec, _| {
+                spec.extra_manifests = vec![inline("good", good)];
+            })
+            .unwrap();
+        harness.reconcile().await.unwrap();
+        assert!(told().is_err(), "what is mended is not told any more");
     }
 }

@@ -10,17 +10,19 @@ use std::time::Duration;
 use base64::Engine as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt};
-use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Typed, exclusive, weak};
+use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Typed, exclusive, shared, weak};
 use ichor_kube::{Client, Delete, Error, Kind, Patch, Target, Write};
 use ichor_resource::k8s::{
     BootstrapManifestsConfig, ExtraManifestsConfig, Manifest, ManifestStatus, Nodename,
 };
+use ichor_resource::runtime::Diagnostic;
 use ichor_resource::secrets::KubernetesSecret;
 use ichor_resource::v1alpha1::Service;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use crate::api::{Pace, Ports, Way};
+use crate::extra_manifests::diagnostic;
 use crate::inventory::{self, Entry, Inventory};
 use crate::manifests;
 
@@ -410,7 +412,7 @@ impl Controller for ManifestApplyController {
     }
 
     fn outputs(&self) -> Vec<Output> {
-        vec![exclusive::<ManifestStatus>()]
+        vec![exclusive::<ManifestStatus>(), shared::<Diagnostic>()]
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
@@ -436,12 +438,15 @@ impl Controller for ManifestApplyController {
                 let failed: BTreeSet<&String> = applied.failures.iter().map(|(id, _)| id).collect();
                 let done: Vec<String> = ids.iter().filter(|id| !failed.contains(id)).cloned().collect();
                 ctx.modify::<ManifestStatus>("manifests", |spec| spec.manifests_applied.clone_from(&done))?;
-                if applied.failures.is_empty() {
+                let reasons: Vec<String> =
+                    applied.failures.iter().map(|(_, reason)| reason.clone()).collect();
+                let told = diagnostic("manifests-refused", "some manifests are not applied", reasons.clone());
+                ctx.publish(told)?;
+                if reasons.is_empty() {
                     self.done = Some(digest);
                     self.refused.reset();
                     return Ok(());
                 }
-                let reasons: Vec<&str> = applied.failures.iter().map(|(_, reason)| reason.as_str()).collect();
                 let reasons = reasons.join("; ");
                 if reasons != self.said {
                     warn!(reasons, "some manifests are not applied");

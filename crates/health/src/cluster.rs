@@ -318,7 +318,13 @@ where
 const CONTAINER: &str = "container";
 
 fn message_of(diagnostic: &Resource) -> String {
-    diagnostic.spec["message"].as_str().unwrap_or(&diagnostic.id).to_owned()
+    let message = diagnostic.spec["message"].as_str().unwrap_or(&diagnostic.id);
+    let details = diagnostic.spec["details"].as_array().into_iter().flatten();
+    let details: Vec<&str> = details.filter_map(serde_json::Value::as_str).collect();
+    match details.is_empty() {
+        true => message.to_owned(),
+        false => format!("{message} ({})", details.join("; ")),
+    }
 }
 
 fn text_of(status: &Status) -> String {

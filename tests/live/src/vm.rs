@@ -110,6 +110,12 @@ impl TimeServer {
         self.asked.load(Ordering::SeqCst)
     }
 
+    /// From now on it is silent, and forgets that it was asked.
+    pub fn hush(&self) {
+        self.tells.store(false, Ordering::SeqCst);
+        self.asked.store(false, Ordering::SeqCst);
+    }
+
     /// From now on it tells a time this many seconds behind the host's.
     pub fn tell(&self, behind: i64) {
         self.behind.store(behind, Ordering::SeqCst);

@@ -107,12 +107,20 @@ async fn a_bad_object_keeps_no_other_from_being_applied() {
     let trouble = trouble.unwrap();
     assert!(trouble.contains("98-mixed: ConfigMap bad: PATCH"), "{trouble}");
     assert!(trouble.contains("98-mixed: Thing x: the server knows no Thing in example.com/v1"), "{trouble}");
+    let told = node.state.get::<Diagnostic>("runtime", "manifests-refused").unwrap();
+    assert_eq!(told.details.join("; "), trouble);
     assert!(
         server.object(&format!("{MAP}/good")).is_some() && server.object(&format!("{MAP}/last")).is_some()
     );
     let status = node.state.get::<ManifestStatus>("controlplane", "manifests").unwrap();
     assert!(!status.manifests_applied.iter().any(|id| id == "98-mixed"));
     assert!(status.manifests_applied.iter().any(|id| id == "99-last"));
+    node.set("98-mixed", vec![]);
+    node.run().await;
+    assert!(
+        node.state.get::<Diagnostic>("runtime", "manifests-refused").is_err(),
+        "it is gone with its reason"
+    );
 }
 
 #[tokio::test]

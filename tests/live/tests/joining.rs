@@ -19,7 +19,8 @@ const LARGE: usize = 900 * 1024;
 #[test]
 fn joins_that_fail_say_why_and_the_next_try_succeeds() {
     let fleet = Fleet::kubernetes("joining", 93, 1, 0, &["--config-patch", QUOTA]).unwrap();
-    let story: [(&str, Part); 5] = [
+    let story: [(&str, Part); 6] = [
+        ("manifests that cannot be read or applied", manifests),
         ("a worker with a wrong token", wrong_token),
         ("a worker whose kubelet has no image", no_image),
         ("a control plane with another authority", wrong_authority),
@@ -28,6 +29,44 @@ fn joins_that_fail_say_why_and_the_next_try_succeeds() {
     ];
     tell(&fleet, &story);
     fleet.destroy().unwrap();
+}
+
+/// Why they are not in the cluster is a resource, and `health` says it; what is mended is applied.
+fn manifests(fleet: &Fleet) -> Result<()> {
+    let node = fleet.address(0);
+    let before = fleet.soon(&["-n", &node, "read", "/system/state/config.yaml"])?;
+    let patch = |contents: [&str; 2]| {
+        let [unread, refused] = contents;
+        let manifests = format!(
+            "cluster:\n  inlineManifests:\n    - name: unread\n      contents: {unread:?}\n    - name: refused\n      \
+             contents: {refused:?}\n"
+        );
+        fleet.soon(&["-n", &node, "patch", "machineconfig", "--mode", "no-reboot", "--patch", &manifests])
+    };
+    patch(["kind: [", "{apiVersion: example.com/v1, kind: Thing, metadata: {name: thing}}"])?;
+    let reasons = ["manifest 99-unread: ", "99-refused: Thing thing: the server knows no Thing"];
+    let list = ["-n", &node, "get", "diagnostics", "-o", "yaml"];
+    fleet.says(&list, |text| reasons.iter().all(|reason| text.contains(reason)))?;
+    eventually("health says why", SOON, || {
+        let output = fleet.run(&["-n", &node, "health", "--wait-timeout", "10s"])?;
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        ensure!(!output.status.success() && reasons.iter().all(|reason| text.contains(reason)), "{text}");
+        Ok(())
+    })?;
+    // Lists of a patch are added to those that are there: first without, then with what was meant.
+    let file = fleet.home().join("before.yaml");
+    std::fs::write(&file, before)?;
+    let file = file.to_string_lossy();
+    fleet.soon(&["-n", &node, "apply-config", "--mode", "no-reboot", "--file", &file])?;
+    fleet.says(&list, |text| !text.contains("99-"))?;
+    patch([
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: unread, namespace: default}}",
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: refused, namespace: default}}",
+    ])?;
+    eventually("what was mended", SOON, || fleet.kubectl(&["get", "configmaps", "unread", "refused"]))?;
+    fleet.says(&list, |text| !text.contains("99-"))?;
+    fleet.ok(&["-n", &node, "health", "--wait-timeout", "5m"]).map(drop)
 }
 
 fn add(fleet: &Fleet, kind: &str, patch: &str) -> Result<()> {

@@ -11,7 +11,7 @@ use ichor_wire::cri::{
     StopPodSandboxRequest,
 };
 use serde_json::Value;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::inspect::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE};
 use crate::{Client, Container, Metrics};
@@ -51,9 +51,10 @@ impl Client {
 
         let mut found = Vec::new();
         for sandbox in sandboxes {
-            found.push(self.sandbox(&sandbox).await?);
+            let Some(pod) = still_there(self.sandbox(&sandbox).await)? else { continue };
+            found.push(pod);
             for wire in containers.iter().filter(|wire| wire.pod_sandbox_id == sandbox.id) {
-                let mut container = self.describe(wire).await?;
+                let Some(mut container) = still_there(self.describe(wire).await)? else { continue };
                 container.metrics = stats.get(&wire.id).copied();
                 found.push(container);
             }
@@ -166,6 +167,14 @@ impl Client {
             log: log.map(PathBuf::from),
             sandbox: false,
         })
+    }
+}
+
+/// What went away between the list and the look at it belongs to no list.
+fn still_there(found: Result<Container, Status>) -> Result<Option<Container>, Status> {
+    match found {
+        Err(status) if status.code() == Code::NotFound => Ok(None),
+        other => other.map(Some),
     }
 }
 

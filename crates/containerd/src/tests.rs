@@ -248,6 +248,34 @@ async fn pods_come_through_the_runtime_interface() {
     assert_eq!(fake.client.container(Driver::Cri, KUBERNETES, "no-slash").await.unwrap(), None);
 }
 
+/// One container that ended in between took the whole list along.
+#[tokio::test]
+async fn what_ends_while_pods_are_listed_is_left_out() {
+    let sandbox = |id: &str| cri::PodSandbox { id: id.into(), ..Default::default() };
+    let container =
+        cri::Container { id: "gone".into(), pod_sandbox_id: "stays".into(), ..Default::default() };
+    let list = "/runtime.v1.RuntimeService/ListPodSandbox";
+    let look = "/runtime.v1.RuntimeService/PodSandboxStatus";
+    let answers = |answer| {
+        [
+            (list, one(&cri::ListPodSandboxResponse { items: vec![sandbox("stays")] })),
+            (look, answer),
+            (
+                "/runtime.v1.RuntimeService/ListContainers",
+                one(&cri::ListContainersResponse { containers: vec![container.clone()] }),
+            ),
+            ("/runtime.v1.RuntimeService/ContainerStatus", Err(Status::not_found("gone"))),
+            ("/runtime.v1.RuntimeService/ListContainerStats", one(&())),
+            ("/runtime.v1.ImageService/ListImages", one(&())),
+        ]
+    };
+    let fake = Fake::start(answers(one(&cri::PodSandboxStatusResponse::default())));
+    let found = fake.client.containers(Driver::Cri, KUBERNETES).await.unwrap();
+    assert_eq!(found.iter().map(|found| found.id.as_str()).collect::<Vec<_>>(), ["stays"]);
+    let fake = Fake::start(answers(Err(Status::not_found("gone"))));
+    assert!(fake.client.containers(Driver::Cri, KUBERNETES).await.unwrap().is_empty());
+}
+
 #[tokio::test]
 async fn images_have_sizes_and_are_pulled_once() {
     let image = containerd::Image {

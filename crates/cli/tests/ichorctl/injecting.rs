@@ -89,7 +89,8 @@ when: 2024-01-02
 
         --- stderr
         WARNING: in.yaml: line 6: Pod wrong gets no access: spec.containers[0].image is not a text
-    "#]].assert_eq(&run.text());
+    "#]]
+    .assert_eq(&run.text());
 }
 
 #[test]

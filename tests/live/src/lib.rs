@@ -18,7 +18,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use base64::Engine as _;
 use ichor_pki::Authority;
 use processes::Process;
@@ -104,6 +104,23 @@ impl Fleet {
         let fleet = Self::named(name, octet)?;
         fleet.make(controlplanes, workers, more)?;
         Ok(fleet)
+    }
+
+    /// From the start of a new machine's first process to its first answer; the machine is gone afterwards.
+    ///
+    /// The command that makes the machine asks it, too, less often than here: its end is not waited for.
+    pub fn first_answer(name: &str, octet: u8) -> Result<Duration> {
+        let fleet = Self::named(name, octet)?;
+        let answered = std::thread::scope(|scope| {
+            let making = scope.spawn(|| fleet.make(1, 0, &["--wait=false"]));
+            wait("an answer", SOON, || fleet.ok(&["version"]).ok())?;
+            let answered = processes::uptime().context("no uptime")?;
+            making.join().map_err(|_| anyhow!("no machine was made"))??;
+            Ok::<_, anyhow::Error>(answered)
+        })?;
+        let took = answered.saturating_sub(fleet.daemon("init")?.since_boot());
+        fleet.destroy()?;
+        Ok(took)
     }
 
     /// One machine that waits for its configuration; the files it could have are in the fleet's home.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use ichor_live::programs::{measured, median};
 use ichor_live::table::{Row, Table};
-use ichor_live::{Fleet, hostile, processes, root, wait};
+use ichor_live::{Fleet, hostile, processes, root};
 
 /// Rounds of a figure; the median counts.
 const ROUNDS: usize = 3;
@@ -460,12 +460,7 @@ fn boot(table: &mut Table, fleet: &Fleet) -> Result<()> {
 fn fresh(table: &mut Table) -> Result<()> {
     let mut times = Vec::new();
     for _ in 0..2 * ROUNDS + 1 {
-        let fleet = Fleet::create("bench-fresh", 81, 1, 0, &["--wait=false"])?;
-        wait("an answer", Duration::from_secs(10), || fleet.ok(&["version"]).ok())?;
-        let answered = processes::uptime().ok_or_else(|| anyhow!("no uptime"))?;
-        let init = fleet.daemons("init").into_iter().next_back().ok_or_else(|| anyhow!("no init"))?;
-        times.push(answered.saturating_sub(init.since_boot()).as_secs_f64() * 1e3);
-        fleet.destroy()?;
+        times.push(Fleet::first_answer("bench-fresh", 81)?.as_secs_f64() * 1e3);
     }
     let row = Row::at_most("start of PID 1 → API answers, fresh state", median(times), "ms", 150.0);
     table.add(row.original("1300 ms"));

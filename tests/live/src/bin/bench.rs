@@ -124,7 +124,14 @@ const STORE: &[Pair] = &[
 
 fn store(table: &mut Table) -> Result<()> {
     let ours = output(&mut Command::new(tool("cosi-bench-ours")))?;
-    let theirs = output(&mut Command::new(tool("cosi-bench")))?;
+    // The original's controllers give up when a burst overruns their watch; that is no fault of the measurement.
+    let mut theirs = output(&mut Command::new(tool("cosi-bench")));
+    for _ in 1..ROUNDS {
+        if theirs.is_err() {
+            theirs = output(&mut Command::new(tool("cosi-bench")));
+        }
+    }
+    let theirs = theirs?;
     for pair in STORE {
         let ratio = our_figure(&ours, pair.ours)? / their_figure(&theirs, pair.theirs)?;
         let row = match pair.gain {

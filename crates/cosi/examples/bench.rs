@@ -33,33 +33,25 @@ type Outcome<T> = Result<T, StateError>;
 fn main() -> Outcome<()> {
     let what = std::env::args().nth(1);
     match what.as_deref() {
-        Some("kind") => return api().block_on(weigh(kind)),
-        Some("one") => return api().block_on(weigh(one)),
+        Some("kind") => return one_thread().block_on(weigh(kind)),
+        Some("one") => return one_thread().block_on(weigh(one)),
         Some("store") => return store(),
         _ => {}
     }
     store()?;
-    api().block_on(async {
+    one_thread().block_on(async {
         fan_out("fanout-1000", kind).await?;
         fan_out("fanout-1000-one-id", one).await?;
         burst(kind).await
     })?;
     print("watcher-bytes", weigh_apart("kind"), "bytes");
     print("watcher-one-id-bytes", weigh_apart("one"), "bytes");
-    // On a worker, as all controllers are: a wake-up from outside costs the unparking of a thread,
-    // and that would be all one sees.
-    let controllers = started(Builder::new_multi_thread().worker_threads(2));
-    let measured = controllers.block_on(async { tokio::spawn(controller()).await });
-    measured.map_err(|error| StateError::Edit(error.to_string()))?
+    one_thread().block_on(controller())
 }
 
-/// Watches are served by one thread, as in the node.
-fn api() -> tokio::runtime::Runtime {
-    started(&mut Builder::new_current_thread())
-}
-
-fn started(builder: &mut Builder) -> tokio::runtime::Runtime {
-    match builder.enable_all().build() {
+/// As in the node: controllers share one thread, and another one serves all watches.
+fn one_thread() -> tokio::runtime::Runtime {
+    match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => panic!("no runtime: {error}"),
     }

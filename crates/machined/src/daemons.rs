@@ -1,8 +1,9 @@
 //! The services a node runs: what each needs, how it is started, how one sees that it is well.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tracing::warn;
@@ -53,6 +54,14 @@ const fn ceilings(min: u64, low: u64, millicores: u64) -> Limits {
     }
 }
 
+const APID_GROUP: &str = "system/apid";
+const APID_CEILINGS: Limits = ceilings(16, 32, 500);
+const TRUSTD_GROUP: &str = "system/trustd";
+const TRUSTD_CEILINGS: Limits = ceilings(8, 16, 250);
+
+/// Groups that were made before their daemons were asked for.
+static MADE: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+
 /// Where files of `/etc` are kept.
 const ETC: &str = "/system/etc";
 
@@ -79,7 +88,7 @@ pub fn apid(program: &str, state: &State) -> ServiceSpec {
     view.push("r/etc/nsswitch.conf".to_owned());
     ServiceSpec {
         conditions: vec![exists::<ApiCertificate>(state, "secrets", "api", "api certificates")],
-        pre: Some(own_group("system/apid", ceilings(16, 32, 500))),
+        pre: Some(own_group(APID_GROUP, APID_CEILINGS)),
         health: Some(Health::tcp(APID_PORT)),
         grace: GRACE,
         ..ServiceSpec::new("apid", Run::Process(daemon(program, "apid", APID_UID, view)))
@@ -97,7 +106,7 @@ pub fn trustd(program: &str, state: &State) -> ServiceSpec {
             }),
             exists::<TrustdCertificate>(state, "secrets", "trustd", "trustd certificates"),
         ],
-        pre: Some(own_group("system/trustd", ceilings(8, 16, 250))),
+        pre: Some(own_group(TRUSTD_GROUP, TRUSTD_CEILINGS)),
         health: Some(Health::tcp(TRUSTD_PORT)),
         grace: GRACE,
         ..ServiceSpec::new("trustd", Run::Process(daemon(program, "trustd", TRUSTD_UID, view)))
@@ -127,7 +136,11 @@ pub(crate) fn own_group(group: &'static str, limits: Limits) -> Hook {
             // A handful of small writes to the kernel, some of which wait for a grace period.
             let made = tokio::task::spawn_blocking(move || {
                 make_name_files();
-                Cgroups::detect(Path::new(cgroup::MOUNT_POINT))?.create(group, &limits)
+                // Made ahead it is right for the first start; later somebody may have changed it.
+                match made_ahead().remove(group) {
+                    true => Ok(()),
+                    false => make_group(group, &limits),
+                }
             });
             // Without cgroups a daemon runs unbounded, which is better than not at all; where they work
             // only half, the attempt to enter the group says so.
@@ -139,6 +152,25 @@ pub(crate) fn own_group(group: &'static str, limits: Limits) -> Hook {
             Ok(())
         })
     })
+}
+
+/// Makes the groups of the daemons that every machine starts. Blocks: the kernel takes its time for a group, and a
+/// machine has enough of it until it knows its configuration.
+pub fn make_groups_ahead() {
+    for (group, limits) in [(APID_GROUP, APID_CEILINGS), (TRUSTD_GROUP, TRUSTD_CEILINGS)] {
+        // What fails here is tried again, and told, when the daemon starts.
+        if make_group(group, &limits).is_ok() {
+            made_ahead().insert(group);
+        }
+    }
+}
+
+fn make_group(group: &str, limits: &Limits) -> std::io::Result<()> {
+    Cgroups::detect(Path::new(cgroup::MOUNT_POINT))?.create(group, limits)
+}
+
+fn made_ahead() -> MutexGuard<'static, BTreeSet<&'static str>> {
+    MADE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The files that a daemon's view shows must exist when it starts: what comes later is written through them.

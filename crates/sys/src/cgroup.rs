@@ -304,8 +304,9 @@ fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts the calling process into `group` below `root`, making the directories; does not allocate.
-pub(crate) fn join(root: &CStr, group: &[u8]) -> io::Result<()> {
+/// Puts the process with this number, 0 for the caller, into `group` below `root`, making the directories; does not
+/// allocate.
+pub(crate) fn join(root: &CStr, group: &[u8], pid: &[u8]) -> io::Result<()> {
     let (root, mode) = (root.to_bytes(), rustix::fs::Mode::from_raw_mode(0o755));
     let ends = group.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     for end in ends.map(|(at, _)| at).chain([group.len()]) {
@@ -316,7 +317,7 @@ pub(crate) fn join(root: &CStr, group: &[u8]) -> io::Result<()> {
         }
     }
     let procs = PathBuffer::new(&[root, b"/", group, b"/cgroup.procs"])?;
-    crate::credentials::write_file(procs.as_c_str(), b"0")
+    crate::credentials::write_file(procs.as_c_str(), pid)
 }
 
 #[cfg(test)]

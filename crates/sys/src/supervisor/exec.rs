@@ -146,7 +146,7 @@ impl<'a> Plan<'a> {
             }
         }
         drop((output_in, report_in));
-        let started = self.outcome(pid, &report).and_then(|()| {
+        let started = self.outcome(pid, &report).and_then(|()| self.follow_into_cgroup(pid)).and_then(|()| {
             // SAFETY: takes two numbers; the pid is our own unreaped child, so it cannot be another's.
             let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
             match RawFd::try_from(fd) {
@@ -199,7 +199,9 @@ impl<'a> Plan<'a> {
             libc::umask(0o022);
         }
         self.place_descriptors(output).map_err(at(Stage::Descriptors))?;
-        self.join_cgroup().map_err(at(Stage::Cgroup))?;
+        if !self.is_daemon() {
+            self.join_cgroup(b"0").map_err(at(Stage::Cgroup))?;
+        }
         let numbers = &self.numbers;
         // Best effort, as on a machine without CAP_SYS_RESOURCE none of these may be raised.
         if numbers.oom_score_adj != 0 {
@@ -279,13 +281,31 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn join_cgroup(&self) -> io::Result<()> {
+    /// Daemons of ours. They start no processes, so nothing of them can be left outside of their group.
+    fn is_daemon(&self) -> bool {
+        self.flags & flags::DAEMON != 0
+    }
+
+    /// Puts a daemon into its group while it starts: the kernel takes ten milliseconds for that, and a machine that
+    /// boots would wait for them.
+    fn follow_into_cgroup(&self, pid: i32) -> Result<(), Failure> {
+        if !self.is_daemon() {
+            return Ok(());
+        }
+        match self.join_cgroup(pid.to_string().as_bytes()) {
+            // It has ended already, and is reaped like all others.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            done => done.map_err(|error| Failure::new(Stage::Cgroup, &error)),
+        }
+    }
+
+    fn join_cgroup(&self, pid: &[u8]) -> io::Result<()> {
         let group = self.cgroup.to_bytes();
         if group.is_empty() {
             return Ok(());
         }
         for root in self.cgroup_roots {
-            crate::cgroup::join(root, group)?;
+            crate::cgroup::join(root, group, pid)?;
         }
         Ok(())
     }

@@ -30,6 +30,8 @@ use crate::options::Options;
 /// How long the port may be taken by the maintenance service that is just ending.
 const BIND_PATIENCE: Duration = Duration::from_secs(10);
 const BIND_PAUSE: Duration = Duration::from_millis(20);
+/// A client that connects and says nothing is not looked at before.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// How often idle things are looked at.
 const HOUSEKEEPING: Duration = Duration::from_secs(30);
 
@@ -57,9 +59,6 @@ pub enum ApidError {
 pub async fn run(options: Options, stop: CancellationToken) -> Result<(), ApidError> {
     let tls = ServerTls::new();
     let proxy = Proxy::new(Dialer::unix(&options.machine), options.peer_port);
-    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) {
-        tokio::spawn(proxy.look_out());
-    }
     let ready = Rc::new(Notify::new());
     let runtime = Channel::new(Dialer::unix(&options.runtime));
     let learning = learn(runtime.clone(), &tls, &proxy, ready.clone());
@@ -116,7 +115,11 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, ApidError> {
     let mut address = address;
     loop {
         let source = match TcpListener::bind(address).await {
-            Ok(listener) => return Ok(listener),
+            Ok(listener) => {
+                // Without it every new client costs one wake-up more.
+                let _ = ichor_sys::listener::accept_with_data(&listener, SILENCE_MAX);
+                return Ok(listener);
+            }
             Err(error) => error,
         };
         match source.kind() {

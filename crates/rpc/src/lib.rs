@@ -19,7 +19,6 @@ mod frame;
 pub mod fuzzing;
 pub mod http2;
 pub mod ledger;
-mod lookout;
 pub mod options;
 pub mod peer;
 pub mod proxy;

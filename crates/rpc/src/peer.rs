@@ -1,7 +1,7 @@
 //! Who is at the other end of a connection.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ichor_pki::{CertInfo, RoleSet};
 use rustls::pki_types::CertificateDer;
@@ -56,6 +56,32 @@ impl PeerIdentity {
     }
 }
 
+/// Reads what certificates say; who comes twice in a row is known.
+#[derive(Default)]
+pub(crate) struct Reader(Mutex<Option<(Box<[u8]>, PeerIdentity)>>);
+
+impl Reader {
+    /// A TCP peer with the certificates it showed, leaf first.
+    pub(crate) fn tcp(
+        &self,
+        address: SocketAddr,
+        certificates: Option<&[CertificateDer<'_>]>,
+    ) -> PeerIdentity {
+        let Some(leaf) = certificates.and_then(<[_]>::first) else {
+            return PeerIdentity::tcp(address, None);
+        };
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((der, known)) = &*last
+            && **der == **leaf
+        {
+            return PeerIdentity { address: Some(canonical(address)), ..known.clone() };
+        }
+        let fresh = PeerIdentity::tcp(address, certificates);
+        *last = Some((leaf.as_ref().into(), fresh.clone()));
+        fresh
+    }
+}
+
 /// Enough of the fingerprint to tell the certificates of a cluster apart, and to find one with common tools.
 fn fingerprint(der: &[u8]) -> String {
     ichor_pki::sha256(der)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
@@ -74,4 +100,42 @@ pub fn address_of(extensions: &http::Extensions) -> Option<SocketAddr> {
 /// IPv4 peers of a dual-stack listener as IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use ichor_pki::{Authority, KeyAlgorithm, Leaf};
+    use rustls::pki_types::pem::PemObject;
+
+    use super::*;
+
+    #[test]
+    fn who_comes_again_is_who_it_was_and_others_are_not() {
+        let now = jiff::Timestamp::now();
+        let authority =
+            Authority::generate(KeyAlgorithm::Ed25519, "talos", now, Authority::TEN_YEARS).unwrap();
+        let certificate = |name: &str, role: &str| {
+            let pair = authority.issue(&Leaf::client(name, [role]), now).unwrap();
+            CertificateDer::from_pem_slice(pair.crt.as_bytes()).unwrap()
+        };
+        let (alice, bob) = (certificate("alice", "os:admin"), certificate("bob", "os:reader"));
+        let reader = Reader::default();
+        let mut port = 0;
+        let mut read = |der: &CertificateDer<'_>| {
+            port += 1;
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            let peer = reader.tcp(address, Some(std::slice::from_ref(der)));
+            assert_eq!(peer.address, Some(address));
+            (peer.common_name, peer.roles, peer.fingerprint)
+        };
+        let first = read(&alice);
+        assert_eq!(read(&alice), first);
+        let other = read(&bob);
+        assert_ne!(other.0, first.0);
+        assert_ne!(other.1, first.1);
+        assert_ne!(other.2, first.2);
+        assert_eq!(read(&alice), first);
+        let nobody = reader.tcp(SocketAddr::from(([127, 0, 0, 1], 1)), None);
+        assert_eq!((nobody.common_name.as_str(), nobody.roles), ("", RoleSet::default()));
+    }
 }

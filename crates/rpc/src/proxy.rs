@@ -27,7 +27,6 @@ use crate::caller;
 use crate::channel::{Begun, Channel};
 use crate::dial::{Dialer, Endpoint};
 use crate::ledger::Ledger;
-use crate::lookout::Lookout;
 use crate::peer::PeerIdentity;
 use crate::roles;
 use crate::route::{self, Facts, Route};
@@ -46,9 +45,6 @@ const SPARE_MAX: usize = 4;
 /// Beyond this many clients, connections to the machine are made when they are needed.
 const WARM_MAX: usize = 64;
 
-/// The longest that a lone call keeps the thread awake; an answer that takes more is not worth it.
-const LOOKOUT_MAX: Duration = Duration::from_micros(100);
-
 /// What the connections of a gateway share.
 pub struct Proxy {
     local: Dialer,
@@ -59,7 +55,6 @@ pub struct Proxy {
     pulse: AtomicUsize,
     ledger: Arc<Ledger>,
     clients: AtomicUsize,
-    lookout: Arc<Lookout>,
 }
 
 impl Proxy {
@@ -74,7 +69,6 @@ impl Proxy {
             pulse: AtomicUsize::new(0),
             ledger: Arc::default(),
             clients: AtomicUsize::new(0),
-            lookout: Lookout::new(LOOKOUT_MAX),
         })
     }
 
@@ -99,12 +93,6 @@ impl Proxy {
         if let Some(remote) = &*self.remote.load() {
             remote.sweep();
         }
-    }
-
-    /// Spares a lone call the wait for a sleeping thread; runs as long as the gateway, on the same thread.
-    pub fn look_out(&self) -> impl Future<Output = ()> + Send + use<> {
-        let lookout = self.lookout.clone();
-        async move { lookout.keep().await }
     }
 
     /// A number that grows with every call and every connection that ends: equal twice means quiet.
@@ -189,20 +177,17 @@ impl ProxyConnection {
                 let verdict = Verdict::default();
                 let request = request.map(|incoming| RequestBody::passed(incoming, verdict.clone()));
                 match self.machine.begin(request) {
-                    Begun::Sent(sent) => {
-                        let waiting = self.proxy.lookout.wait();
-                        Either::Left(sent.inspect(|_| drop(waiting)).then(move |result| match result {
-                            Ok(response) => {
-                                let response = response
-                                    .map(|body| ReplyBody::Upstream(UpstreamBody::new(body).of(this)));
-                                Either::Right(ready(Ok(response)))
-                            }
-                            Err(error) => Either::Left(boxed(async move {
-                                let answer = this.machine.recover(error).await;
-                                finish(answer.map(|response| held(response, this)), &verdict)
-                            })),
-                        }))
-                    }
+                    Begun::Sent(sent) => Either::Left(sent.then(move |result| match result {
+                        Ok(response) => {
+                            let response =
+                                response.map(|body| ReplyBody::Upstream(UpstreamBody::new(body).of(this)));
+                            Either::Right(ready(Ok(response)))
+                        }
+                        Err(error) => Either::Left(boxed(async move {
+                            let answer = this.machine.recover(error).await;
+                            finish(answer.map(|response| held(response, this)), &verdict)
+                        })),
+                    })),
                     Begun::Unsent(request) => Either::Right(Either::Left(boxed(async move {
                         let answer = this.machine.send(request).await;
                         finish(answer.map(|response| held(response, this)), &verdict)

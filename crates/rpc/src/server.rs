@@ -30,7 +30,7 @@ use tracing::{debug, warn};
 
 use crate::activity::{Activity, Counted, Observed};
 use crate::ledger::Ledger;
-use crate::peer::{PeerCredentials, PeerIdentity};
+use crate::peer::{PeerCredentials, PeerIdentity, Reader};
 use crate::transport::Transport;
 use crate::{http2, socket, status};
 pub use boxed::{Boxed, Make, serve_tls_boxed, serve_unix_boxed};
@@ -110,15 +110,16 @@ pub async fn serve_tls_telling<M, S, B>(
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
+    socket::tune(&listener);
     let acceptor = TlsAcceptor::from(config);
     let hall = Hall::new(limits, stop);
-    let make = Arc::new(make);
+    let (make, reader) = (Arc::new(make), Arc::new(Reader::default()));
     while let Some((stream, permit)) = hall.accept(|| accept_tcp(&listener)).await {
         let (acceptor, hall, make, ledger) = (acceptor.clone(), hall.clone(), make.clone(), ledger.clone());
+        let reader = reader.clone();
         let tasks = hall.tasks.clone();
         tasks.spawn(async move {
             let (stream, address) = stream;
-            socket::tune(&stream);
             let handshake = timeout(hall.limits.handshake, permit.hold(acceptor.accept(stream)));
             let tls = match handshake.await {
                 Ok(Ok(tls)) => tls,
@@ -132,7 +133,7 @@ pub async fn serve_tls_telling<M, S, B>(
                 }
             };
             drop(permit);
-            let peer = PeerIdentity::tcp(address, tls.get_ref().1.peer_certificates());
+            let peer = reader.tcp(address, tls.get_ref().1.peer_certificates());
             hall.serve(TokioIo::new(Transport::tls(tls)), Some(address.ip()), make(Arc::new(peer))).await;
         });
     }

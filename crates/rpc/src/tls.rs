@@ -2,6 +2,7 @@
 //! node API's rules on who may connect.
 
 mod client;
+mod seen;
 mod server;
 
 pub use client::{ClientTls, ClientTlsError};

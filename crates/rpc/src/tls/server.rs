@@ -14,6 +14,7 @@ use rustls::{
 };
 
 use super::ALPN;
+use super::seen::Seen;
 
 /// The identity of a server and whom it lets in. A cheap handle: clones share one identity.
 ///
@@ -28,7 +29,11 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct Accepted(Arc<dyn ClientCertVerifier>);
+struct Accepted {
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// Other authorities know nobody yet.
+    seen: Seen,
+}
 
 impl ServerTls {
     /// An identity without a certificate: every handshake fails until there is one.
@@ -48,7 +53,7 @@ impl ServerTls {
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
             .build()
             .map_err(|_| PkiError::NoPem { expected: "certificate" })?;
-        self.0.accepted.store(Some(Arc::new(Accepted(verifier))));
+        self.0.accepted.store(Some(Arc::new(Accepted { verifier, seen: Seen::default() })));
         Ok(())
     }
 
@@ -80,7 +85,7 @@ impl ServerTls {
 
 fn finish(mut config: ServerConfig) -> Arc<ServerConfig> {
     config.alpn_protocols = vec![ALPN.to_vec()];
-    // No resumption: a peer is checked against the authorities of today, every time.
+    // No resumption: a peer shows its key every time, and is checked against the authorities of today.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Arc::new(config)
@@ -111,14 +116,20 @@ impl ClientCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let accepted = self.0.accepted.load();
-        let Some(Accepted(verifier)) = accepted.as_deref() else {
+        let Some(accepted) = accepted.as_deref() else {
             return Err(CertificateError::UnknownIssuer.into());
         };
-        let verified = verifier.verify_client_cert(end_entity, intermediates, now)?;
+        if intermediates.is_empty() && accepted.seen.holds(end_entity, now) {
+            return Ok(ClientCertVerified::assertion());
+        }
+        let verified = accepted.verifier.verify_client_cert(end_entity, intermediates, now)?;
         let info = CertInfo::from_der(end_entity).map_err(|_| CertificateError::BadEncoding)?;
         // A certificate that may also serve could be a server's key put to another use.
         if !info.is_ca && !info.is_client_only() {
             return Err(CertificateError::InvalidPurpose.into());
+        }
+        if intermediates.is_empty() {
+            accepted.seen.keep(end_entity, &info, now);
         }
         Ok(verified)
     }
@@ -145,5 +156,51 @@ impl ClientCertVerifier for Verifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ichor_pki::{Authority, KeyAlgorithm, KeyPair, Leaf};
+    use rustls::pki_types::pem::PemObject;
+
+    use super::*;
+
+    fn authority(now: jiff::Timestamp) -> Authority {
+        Authority::generate(KeyAlgorithm::Ed25519, "talos", now, Authority::TEN_YEARS).unwrap()
+    }
+
+    fn client(authority: &Authority, now: jiff::Timestamp) -> KeyPair {
+        authority.issue(&Leaf::client("", ["os:admin"]), now).unwrap()
+    }
+
+    #[test]
+    fn who_was_let_in_once_is_still_checked_against_time_and_authorities() {
+        let now = jiff::Timestamp::from_second(2_000_000_000).unwrap();
+        let (ours, others) = (authority(now), authority(now));
+        let tls = ServerTls::new();
+        tls.set_accepted(ours.crt_pem()).unwrap();
+        let verifier = Verifier(tls.0.clone());
+        let pair = client(&ours, now);
+        let der = CertificateDer::from_pem_slice(pair.crt.as_bytes()).unwrap();
+        let ends = CertInfo::parse(&pair.crt).unwrap().not_after.as_second() as u64;
+        let check = |der: &CertificateDer<'_>, seconds: u64| {
+            let time = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+            verifier.verify_client_cert(der, &[], time).is_ok()
+        };
+
+        assert!(check(&der, ends - 2));
+        assert!(check(&der, ends - 1), "from memory");
+        assert!(!check(&der, ends + 1), "its time is over");
+        assert!(!check(&der, 1_900_000_000), "its time has not come");
+        let stranger = client(&others, now);
+        let stranger = CertificateDer::from_pem_slice(stranger.crt.as_bytes()).unwrap();
+        assert!(!check(&stranger, 2_000_000_001));
+        assert!(check(&der, 2_000_000_001));
+        tls.set_accepted(others.crt_pem()).unwrap();
+        assert!(!check(&der, 2_000_000_001), "its authority is gone");
+        assert!(check(&stranger, 2_000_000_001));
     }
 }

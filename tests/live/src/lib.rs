@@ -345,6 +345,19 @@ impl Fleet {
         self.home.path()
     }
 
+    /// Removes everything that stopped machines have kept, so that they start as new ones.
+    pub fn forget(&self) -> Result<()> {
+        let machines = self.home().join(".talos/clusters").join(&self.name).join("machines");
+        for machine in std::fs::read_dir(&machines).with_context(|| format!("list {}", machines.display()))? {
+            let machine = machine?.path();
+            for kept in ["state", "var"].map(|kept| machine.join(kept)) {
+                std::fs::remove_dir_all(&kept).with_context(|| format!("remove {}", kept.display()))?;
+                std::fs::create_dir(&kept).with_context(|| format!("make {}", kept.display()))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Destroys the cluster and says whether that went well.
     pub fn destroy(mut self) -> Result<()> {
         self.destroyed = true;

@@ -336,6 +336,9 @@ impl Fleet {
     pub fn daemons(&self, name: &str) -> Vec<Process> {
         let mut found: Vec<Process> =
             self.processes().into_iter().filter(|p| p.name == name && p.state != 'Z').collect();
+        // A child of init that is about to become something else is called init for a moment.
+        let pids: Vec<i32> = found.iter().map(|p| p.pid).collect();
+        found.retain(|p| !pids.contains(&p.parent));
         found.sort_by_key(|p| (p.started, p.pid));
         found
     }

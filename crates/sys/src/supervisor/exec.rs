@@ -10,6 +10,7 @@ use super::{root, view};
 use crate::confine::{self, Filter};
 use crate::credentials::{self, Capabilities};
 use crate::fdpass::Fds;
+use crate::text::write_number;
 
 /// How long a child may take from fork to exec before its parent goes on without knowing.
 const EXEC_WAIT: Duration = Duration::from_secs(2);
@@ -292,7 +293,8 @@ impl<'a> Plan<'a> {
         if !self.is_daemon() {
             return Ok(());
         }
-        match self.join_cgroup(pid.to_string().as_bytes()) {
+        let joined = write_number(&mut [0; 12], i64::from(pid), |text| self.join_cgroup(text));
+        match joined {
             // It has ended already, and is reaped like all others.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             done => done.map_err(|error| Failure::new(Stage::Cgroup, &error)),

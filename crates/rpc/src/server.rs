@@ -6,7 +6,7 @@ mod register;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use tracing::{debug, warn};
 use crate::activity::{Activity, Counted, Observed};
 use crate::ledger::Ledger;
 use crate::peer::{PeerCredentials, PeerIdentity, Reader};
-use crate::transport::Transport;
+use crate::transport::{Transport, Turns, hold};
 use crate::{http2, socket, status};
 pub use boxed::{Boxed, Make, serve_tls_boxed, serve_unix_boxed};
 use register::{Register, Ticket};
@@ -312,18 +312,19 @@ impl Hall {
                 response.map(|body| Counted::new(body, call))
             })
         });
+        let (io, outlet) = hold(io);
         let io = Observed::new(io, activity.clone());
         let connection = pin!(http2::server().serve_connection(io, counted));
-        self.run(connection, &activity, &ticket).await;
+        self.run(outlet.turns(connection), &activity, &ticket).await;
     }
 
-    async fn run<C>(&self, mut connection: Pin<&mut C>, activity: &Activity, ticket: &Ticket)
+    async fn run<C>(&self, mut connection: C, activity: &Activity, ticket: &Ticket)
     where
-        C: Future<Output = hyper::Result<()>> + GracefulShutdown,
+        C: Future<Output = hyper::Result<()>> + GracefulShutdown + Unpin,
     {
         let end = tokio::select! {
             biased;
-            result = connection.as_mut() => End::Closed(result),
+            result = &mut connection => End::Closed(result),
             () = self.stop.cancelled() => End::Drain,
             end = self.watch(activity) => end,
             () = ticket.left() => End::Crowded,
@@ -334,11 +335,11 @@ impl Hall {
             End::Silent => debug!("connection dropped: it never spoke HTTP/2"),
             End::Crowded if activity.calls() == 0 => debug!("connection dropped: it was of no use"),
             End::Crowded => {
-                connection.as_mut().graceful_shutdown();
+                connection.graceful_shutdown();
                 let _ = timeout(GOODBYE, connection).await;
             }
             End::Drain => {
-                connection.as_mut().graceful_shutdown();
+                connection.graceful_shutdown();
                 // What has not ended by then is cut.
                 let _ = timeout(self.limits.drain, connection).await;
             }
@@ -381,10 +382,10 @@ enum End {
 
 /// Connections that can finish their calls and take no new ones.
 trait GracefulShutdown {
-    fn graceful_shutdown(self: Pin<&mut Self>);
+    fn graceful_shutdown(&mut self);
 }
 
-impl<I, S, B, E> GracefulShutdown for hyper::server::conn::http2::Connection<I, S, E>
+impl<I, T, S, B, E> GracefulShutdown for Turns<'_, hyper::server::conn::http2::Connection<I, S, E>, T>
 where
     S: hyper::service::HttpService<Incoming, ResBody = B>,
     S::Error: Into<BoxError>,
@@ -393,7 +394,7 @@ where
     B::Error: Into<BoxError>,
     E: hyper::rt::bounds::Http2ServerConnExec<S::Future, B>,
 {
-    fn graceful_shutdown(self: Pin<&mut Self>) {
-        hyper::server::conn::http2::Connection::graceful_shutdown(self);
+    fn graceful_shutdown(&mut self) {
+        self.connection.as_mut().graceful_shutdown();
     }
 }

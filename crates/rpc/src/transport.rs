@@ -4,6 +4,7 @@
 
 mod gather;
 mod local;
+mod turn;
 
 use std::io;
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use tokio_rustls::TlsStream;
 
 pub(crate) use gather::Gather;
 use local::Local;
+pub(crate) use turn::{Turns, hold};
 
 /// A stream of bytes to a peer.
 pub(crate) enum Transport {

@@ -240,15 +240,12 @@ impl Collection {
 
     #[inline(never)]
     fn wake_all(&self) {
-        let list = {
+        let taken = {
             let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
             self.waiting.store(false, Ordering::Relaxed);
             waiters.take()
         };
-        // A waker may run foreign code that drops a watch: no lock is held here.
-        for waker in list.into_iter().flatten() {
-            waker.wake();
-        }
+        taken.wake();
     }
 
     pub(crate) fn subscribe(&self, subscription: Subscription) {

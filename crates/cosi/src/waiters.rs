@@ -3,6 +3,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::Waker;
+use std::thread::{self, ThreadId};
+
+use tokio::runtime::Handle;
+use tokio::task::yield_now;
+
+/// From so many on, watches of another thread are woken by one of its own tasks.
+const CROWD: usize = 16;
+
+/// That task wakes so many, then lets them and those who carry their words have their turn.
+const ROW: usize = 250;
 
 /// Where a watch is registered: a place in the list of one epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +28,14 @@ pub(crate) struct Waiters {
     epoch: u64,
     list: Vec<Option<Waker>>,
     free: Vec<u32>,
+    home: Option<Home>,
+}
+
+/// Where the newest of them waits, and most likely the others, too.
+#[derive(Clone)]
+struct Home {
+    thread: ThreadId,
+    runtime: Handle,
 }
 
 impl Waiters {
@@ -30,6 +48,7 @@ impl Waiters {
             held.clone_from(waker);
             return place;
         }
+        self.come_home();
         let at = match self.free.pop() {
             Some(at) => {
                 self.list[at as usize] = Some(waker.clone());
@@ -56,11 +75,54 @@ impl Waiters {
     }
 
     /// Takes everybody; the caller wakes them after it let go of all locks.
-    pub(crate) fn take(&mut self) -> Vec<Option<Waker>> {
+    pub(crate) fn take(&mut self) -> Taken {
         self.epoch += 1;
         self.free.clear();
         let capacity = self.list.len();
-        std::mem::replace(&mut self.list, Vec::with_capacity(capacity))
+        let list = std::mem::replace(&mut self.list, Vec::with_capacity(capacity));
+        let home = self.home.clone().filter(|_| list.len() >= CROWD);
+        Taken { list: list.into_iter(), home }
+    }
+
+    fn come_home(&mut self) {
+        let thread = thread::current().id();
+        if self.home.as_ref().is_none_or(|home| home.thread != thread) {
+            self.home = Handle::try_current().ok().map(|runtime| Home { thread, runtime });
+        }
+    }
+}
+
+/// Watches that have something to see. Each is woken, at the latest when this is dropped.
+pub(crate) struct Taken {
+    list: std::vec::IntoIter<Option<Waker>>,
+    home: Option<Home>,
+}
+
+impl Taken {
+    /// Wakes them; no lock may be held, since a waker may run foreign code that drops a watch.
+    ///
+    /// To wake a task of another thread is to wake that thread: for a thousand watches a thousand system calls. So a
+    /// crowd is woken from within its own thread.
+    pub(crate) fn wake(mut self) {
+        if let Some(home) = self.home.take()
+            && home.thread != thread::current().id()
+        {
+            // Without its runtime it is dropped at once.
+            home.runtime.spawn(self.wake_in_rows());
+        }
+    }
+
+    async fn wake_in_rows(mut self) {
+        while self.list.len() > 0 {
+            self.list.by_ref().take(ROW).flatten().for_each(Waker::wake);
+            yield_now().await;
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.list.by_ref().flatten().for_each(Waker::wake);
     }
 }
 
@@ -109,5 +171,87 @@ impl IdSlot {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Counts wake-ups, and those of the thread that made it.
+    struct Count {
+        home: ThreadId,
+        all: AtomicUsize,
+        at_home: AtomicUsize,
+    }
+
+    impl Count {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                home: thread::current().id(),
+                all: AtomicUsize::new(0),
+                at_home: AtomicUsize::new(0),
+            })
+        }
+
+        fn seen(&self) -> (usize, usize) {
+            (self.all.load(Ordering::SeqCst), self.at_home.load(Ordering::SeqCst))
+        }
+    }
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.all.fetch_add(1, Ordering::SeqCst);
+            if thread::current().id() == self.home {
+                self.at_home.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn waiting(many: usize, count: &Arc<Count>) -> Waiters {
+        let mut waiters = Waiters::default();
+        let waker = Waker::from(count.clone());
+        for _ in 0..many {
+            waiters.register(None, &waker);
+        }
+        waiters
+    }
+
+    async fn until_all(count: &Count, many: usize) -> usize {
+        while count.seen().0 < many {
+            yield_now().await;
+        }
+        count.seen().1
+    }
+
+    #[tokio::test]
+    async fn a_crowd_is_woken_within_its_own_thread() {
+        let count = Count::new();
+        let mut waiters = waiting(3 * ROW + 1, &count);
+        thread::spawn(move || waiters.take().wake()).join().unwrap();
+        assert_eq!(count.seen(), (0, 0), "the writer has nothing to do with it");
+        assert_eq!(until_all(&count, 3 * ROW + 1).await, 3 * ROW + 1);
+    }
+
+    #[tokio::test]
+    async fn a_few_are_woken_by_the_writer() {
+        let count = Count::new();
+        let mut waiters = waiting(CROWD - 1, &count);
+        thread::spawn(move || waiters.take().wake()).join().unwrap();
+        assert_eq!(count.seen(), (CROWD - 1, 0));
+    }
+
+    #[test]
+    fn a_crowd_whose_runtime_is_gone_is_woken_all_the_same() {
+        let count = Count::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut waiters = runtime.block_on(async { waiting(100, &count) });
+        drop(runtime);
+        thread::spawn(move || waiters.take().wake()).join().unwrap();
+        assert_eq!(count.seen().0, 100);
     }
 }

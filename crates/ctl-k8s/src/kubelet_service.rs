@@ -1,4 +1,6 @@
-//! Starts the kubelet: its files, what of its certificates may stay, and when it has to start anew.
+//! Starts the kubelet: its files, which of its certificates are kept, and when it has to restart.
+
+mod client;
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,14 +10,16 @@ use std::time::Duration;
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, weak};
 use ichor_pki::{CertInfo, check};
+use ichor_resource::config::MachineType as MachineTypeSpec;
 use ichor_resource::files::EtcFileStatus;
 use ichor_resource::k8s::{KubeletSpec, StaticPod, StaticPodStatus};
-use ichor_resource::secrets::KubeletSecret;
+use ichor_resource::secrets::{KubeletSecret, KubernetesRootSecret};
 use ichor_resource::time::TimeStatus;
 use ichor_resource::value::binary::base64;
 use serde_json::{Value as Json, json};
 use tracing::info;
 
+use self::client::Issuer;
 use crate::static_pods::CONTROL_PLANE;
 
 const KUBELET: &str = "kubelet";
@@ -124,7 +128,12 @@ impl<P: KubeletPort> KubeletServiceController<P> {
         Ok((!replaced).then(|| PODS_MAX.saturating_sub(age)).filter(|rest| !rest.is_zero()))
     }
 
-    async fn apply(&mut self, plan: Plan, now: jiff::Timestamp) -> Result<(), ControllerError> {
+    async fn apply(
+        &mut self,
+        plan: Plan,
+        issuer: Option<Issuer>,
+        now: jiff::Timestamp,
+    ) -> Result<(), ControllerError> {
         let service = |error: String| KubeletServiceError::Service(error);
         let first = self.applied.is_none();
         let memory = self.memory.clone();
@@ -135,7 +144,7 @@ impl<P: KubeletPort> KubeletServiceController<P> {
             let root = self.root.clone();
             plan.write(&root)?;
             self.port.stop().await.map_err(service)?;
-            plan.clean(&root, now)?;
+            plan.clean(&root, issuer.as_ref(), now)?;
             let parent = memory.parent().unwrap_or(Path::new("/"));
             at("make", parent, fs::create_dir_all(parent))?;
             put(&memory, plan.mark.as_bytes(), 0o600)?;
@@ -165,6 +174,8 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
             weak::<EtcFileStatus>().id("machine-id"),
             weak::<KubeletSpec>().id(KUBELET),
             weak::<KubeletSecret>().id(KUBELET),
+            weak::<KubernetesRootSecret>().id("k8s"),
+            weak::<MachineTypeSpec>().id("machine-type"),
             weak::<StaticPod>(),
             weak::<StaticPodStatus>(),
             weak::<TimeStatus>().id("node"),
@@ -194,7 +205,16 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
             ctx.requeue_after(rest);
             return Ok(());
         }
-        self.apply(plan, ctx.now()).await?;
+        let root = ctx.get::<KubernetesRootSecret>("k8s")?;
+        let kind = ctx.get::<MachineTypeSpec>("machine-type")?;
+        if self.applied.is_none()
+            && root.is_none()
+            && kind.is_some_and(|kind| kind.machine_type.is_control_plane())
+        {
+            // The CA's key comes from the same configuration, a moment later.
+            return Ok(());
+        }
+        self.apply(plan, Issuer::of(root.as_deref()), ctx.now()).await?;
         (self.pods, self.due) = (pods, None);
         Ok(())
     }
@@ -280,8 +300,13 @@ impl Plan {
         }
     }
 
-    /// What has to go or to change while no kubelet runs.
-    fn clean(&self, root: &Path, now: jiff::Timestamp) -> Result<(), KubeletServiceError> {
+    /// What is removed or changed while no kubelet runs.
+    fn clean(
+        &self,
+        root: &Path,
+        issuer: Option<&Issuer>,
+        now: jiff::Timestamp,
+    ) -> Result<(), KubeletServiceError> {
         let (dir, own) = (root.join(KUBERNETES), root.join(OWN));
         let (pki, kubeconfig_path) = (own.join("pki"), dir.join("kubeconfig-kubelet"));
         if let Some(reason) = self.refused(root, now) {
@@ -303,7 +328,11 @@ impl Plan {
         for name in ["kubelet.crt", "kubelet.key"] {
             remove(&pki.join(name))?;
         }
-        if kubeconfig_path.exists() {
+        let provided = match issuer {
+            Some(issuer) => issuer.provide(&pki, &self.nodename, now)?,
+            None => false,
+        };
+        if provided || kubeconfig_path.exists() {
             let certificate = "/var/lib/kubelet/pki/kubelet-client-current.pem";
             let user = json!({ "client-certificate": certificate, "client-key": certificate });
             let text =
@@ -315,7 +344,7 @@ impl Plan {
 
     /// Why the kubelet's client certificate cannot be used any more; nothing when it can, or when there is none.
     fn refused(&self, root: &Path, now: jiff::Timestamp) -> Option<String> {
-        let pem = read(&root.join(OWN).join("pki/kubelet-client-current.pem"))?;
+        let pem = read(&root.join(OWN).join("pki").join(client::CURRENT))?;
         self.refuses(&pem, now)
     }
 

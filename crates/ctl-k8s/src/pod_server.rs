@@ -7,6 +7,7 @@
 //! A pod that changes is another pod to kubelet, which starts it when the old one is gone; but when it finds the old one
 //! still there it looks again only after ten seconds and more. It is made to look every second here: see [`replaced`].
 
+mod mirror;
 mod replaced;
 
 use std::collections::BTreeSet;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
 use ichor_resource::config::MachineType;
-use ichor_resource::k8s::{StaticPod, StaticPodServerStatus, StaticPodStatus};
+use ichor_resource::k8s::{NodeStatus, StaticPod, StaticPodServerStatus, StaticPodStatus};
 use ichor_resource::v1alpha1::Service;
 use serde_json::{Value as Json, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -30,6 +31,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::kubelet_service::started_since;
 use crate::static_pods::{CONTROL_PLANE, WAIT_MAX};
+use mirror::Mirrors;
 use replaced::{Replaced, Step};
 
 /// Where a machine's server remembers: in memory, so that it is gone after a reboot.
@@ -60,6 +62,7 @@ pub struct StaticPodServerController {
     former: Option<Former>,
     url: Option<String>,
     replaced: Replaced,
+    mirrors: Mirrors,
 }
 
 /// The list of a machined that is gone.
@@ -95,7 +98,14 @@ impl StaticPodServerController {
     pub fn new(directory: impl AsRef<Path>) -> Self {
         let memory = Memory(directory.as_ref().to_owned());
         let list = watch::Sender::new(None);
-        Self { memory, list, former: None, url: None, replaced: Replaced::default() }
+        Self {
+            memory,
+            list,
+            former: None,
+            url: None,
+            replaced: Replaced::default(),
+            mirrors: Mirrors::default(),
+        }
     }
 
     /// Binds the port of before if it is free, and starts to serve.
@@ -184,6 +194,7 @@ impl Controller for StaticPodServerController {
         vec![
             weak::<StaticPod>(),
             weak::<StaticPodStatus>(),
+            weak::<NodeStatus>(),
             weak::<MachineType>().id(MachineType::ID),
             weak::<Service>().id("etcd"),
         ]
@@ -214,6 +225,10 @@ impl Controller for StaticPodServerController {
                 return Ok(());
             }
             Step::Serve(again) => again.into_iter().for_each(|rest| ctx.requeue_after(rest)),
+        }
+        let registered = !ctx.list::<NodeStatus>()?.is_empty();
+        if let Some(rest) = self.mirrors.pass(&mut pods, registered, ctx.now()) {
+            ctx.requeue_after(rest);
         }
         let current: Arc<str> =
             json!({ "apiVersion": "v1", "kind": "PodList", "items": pods }).to_string().into();

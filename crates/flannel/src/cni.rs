@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
@@ -15,6 +16,12 @@ const DATA_DIR: &str = "/var/lib/cni/flannel";
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 /// More than any configuration has.
 const INPUT_MAX: u64 = 1 << 20;
+/// How long a new container waits for the daemon, well below the two minutes a kubelet gives its runtime.
+#[cfg(not(test))]
+const ADD_WAIT: Duration = Duration::from_secs(20);
+#[cfg(test)]
+const ADD_WAIT: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Numbers of failures, as the specification gives them.
 const BAD_ENVIRONMENT: u32 = 4;
 const BAD_INPUT: u32 = 6;
@@ -97,7 +104,7 @@ fn call(variable: &dyn Fn(&str) -> String, conf: &Value) -> Result<Answer, Failu
     };
     match command.as_str() {
         "ADD" => {
-            let env = subnet(&subnet_file, TRY_LATER)?;
+            let env = wait_for_subnet(&subnet_file, ADD_WAIT)?;
             let delegate = delegate(conf, &env).map_err(|text| Failure::new(BAD_CONFIG, text))?;
             let file = container()?;
             keep(&file, &delegate)
@@ -127,6 +134,16 @@ fn call(variable: &dyn Fn(&str) -> String, conf: &Value) -> Result<Answer, Failu
         "CHECK" | "GC" => Ok(Answer::Nothing),
         other => Err(Failure::new(BAD_ENVIRONMENT, format!("unknown CNI_COMMAND {other:?}"))),
     }
+}
+
+/// The first pods of a node come while its daemon starts. Kubelet tries a pod that was refused again after ten seconds
+/// and more; waiting here costs what the daemon needs.
+fn wait_for_subnet(path: &str, limit: Duration) -> Result<SubnetEnv, Failure> {
+    let deadline = Instant::now() + limit;
+    while !Path::new(path).exists() && Instant::now() < deadline {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    subnet(path, TRY_LATER)
 }
 
 fn subnet(path: &str, missing: u32) -> Result<SubnetEnv, Failure> {
@@ -245,6 +262,22 @@ mod tests {
         .assert_eq(&delegate(&conf, &env()).unwrap().to_string());
         let error = delegate(&json!({ "delegate": { "ipam": {} } }), &env()).unwrap_err();
         assert_eq!(error, "`delegate` has `ipam`: addresses are the daemon's matter");
+    }
+
+    /// Refused, kubelet came back ten seconds later: the first pods of every node were that late.
+    #[test]
+    fn a_pod_that_is_earlier_than_the_daemon_waits_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("env");
+        let file = path.display().to_string();
+        let waiting = std::thread::spawn(move || {
+            wait_for_subnet(&file, Duration::from_secs(10)).map_err(|failure| failure.text)
+        });
+        std::thread::sleep(Duration::from_millis(60));
+        // As the daemon does: whole or not at all.
+        fs::write(dir.path().join("new"), env().text()).unwrap();
+        fs::rename(dir.path().join("new"), &path).unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap().mtu, 1450);
     }
 
     #[test]

@@ -174,7 +174,7 @@ fn a_certificate_stays_while_its_name_and_its_authority_do() {
         let kubeconfig = root.join("etc/kubernetes/kubeconfig-kubelet");
         fs::write(&pem, client(&old, name)).unwrap();
         fs::write(&kubeconfig, "server: https://elsewhere").unwrap();
-        Plan::of(&spec(json!({})), &secret(&accepted)).clean(&root, when).unwrap();
+        Plan::of(&spec(json!({})), &secret(&accepted)).clean(&root, None, when).unwrap();
         assert_eq!(pem.exists(), stays, "{case}");
         assert_eq!(kubeconfig.exists(), stays, "{case}");
         if stays {
@@ -210,11 +210,11 @@ fn the_state_of_another_cpu_policy_and_certificates_it_signed_itself_go() {
             fs::write(own.join(name), "x").unwrap();
         }
         let config = new.map_or(json!({}), |policy| json!({ "cpuManagerPolicy": policy }));
-        Plan::of(&spec(config), &secret(&[&ca])).clean(&root, now()).unwrap();
+        Plan::of(&spec(config), &secret(&[&ca])).clean(&root, None, now()).unwrap();
         assert_eq!(own.join("cpu_manager_state").exists(), stays, "{old} {new:?}");
         assert!(!own.join("pki/kubelet.crt").exists() && !own.join("pki/kubelet.key").exists());
         assert!(own.join("pki/other").exists());
-        Plan::of(&spec(json!({})), &secret(&[&ca])).clean(&root, now()).unwrap();
+        Plan::of(&spec(json!({})), &secret(&[&ca])).clean(&root, None, now()).unwrap();
     }
 }
 
@@ -291,4 +291,72 @@ async fn pods_of_the_control_plane_are_replaced_first() {
     clock.advance(PODS_MAX);
     harness.reconcile().await.unwrap();
     assert_eq!(told(), begun + 6, "a pod that does not come holds up nothing for ever");
+}
+
+fn root_secret(authority: &Authority) -> KubernetesRootSecret {
+    let pair = authority.to_pair();
+    let pair = ichor_resource::value::PemCertificateAndKey {
+        crt: pair.crt.as_bytes().to_vec().into(),
+        key: pair.key.as_bytes().to_vec().into(),
+    };
+    KubernetesRootSecret { issuing_ca: Some(pair), ..KubernetesRootSecret::default() }
+}
+
+/// Its signing request waited for an API server, an approver and a leader: most of the time a new cluster took.
+#[tokio::test]
+async fn a_control_plane_signs_the_first_certificate_of_its_own_kubelet() {
+    let (_dir, root) = machine();
+    let (state, clock) = ichor_testkit::state();
+    clock.set(ichor_resource::Nanos::from_timestamp(now()));
+    let service = Service::default();
+    let controller = KubeletServiceController::new(service.clone(), &root, root.join("run/mark"));
+    let mut harness = Harness::new(&state, controller).unwrap();
+    let ca = authority();
+    state
+        .create(
+            "config",
+            "machine-type",
+            MachineTypeSpec { machine_type: ichor_types::MachineType::ControlPlane },
+            "",
+        )
+        .unwrap();
+    state.create("k8s", KUBELET, spec(json!({})), "").unwrap();
+    state.create("secrets", KUBELET, secret(&[&ca]), "").unwrap();
+    state.create("files", "machine-id", EtcFileStatus::default(), "").unwrap();
+    harness.reconcile().await.unwrap();
+    assert!(service.told.lock().unwrap().is_empty(), "the key of the CA is not known yet");
+    state.create("secrets", "k8s", root_secret(&ca), "").unwrap();
+    harness.reconcile().await.unwrap();
+    assert_eq!(*service.told.lock().unwrap(), ["stop", "start"]);
+
+    let pki = root.join("var/lib/kubelet/pki");
+    let link = fs::read_link(pki.join("kubelet-client-current.pem")).unwrap();
+    assert!(link.starts_with("/var/lib/kubelet/pki"), "{}", link.display());
+    let pem = fs::read(pki.join(link.file_name().unwrap())).unwrap();
+    let leaf = CertInfo::parse(&pem).unwrap();
+    assert_eq!(leaf.common_name, "system:node:node-1");
+    assert!(check::issued_by(&pem, ca.crt_pem()).unwrap());
+    ichor_pki::check::pair(&pem, &pem, now()).unwrap();
+    let mode = fs::metadata(pki.join(link.file_name().unwrap())).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    let kubeconfig = json_file(root.join("etc/kubernetes/kubeconfig-kubelet"));
+    assert_eq!(
+        kubeconfig["users"][0]["user"]["client-certificate"],
+        "/var/lib/kubelet/pki/kubelet-client-current.pem"
+    );
+}
+
+#[test]
+fn a_certificate_that_is_there_is_not_signed_again() {
+    let (_dir, root) = machine();
+    fs::create_dir_all(root.join(KUBERNETES)).unwrap();
+    let ca = authority();
+    let pem = root.join("var/lib/kubelet/pki/kubelet-client-current.pem");
+    let held = client(&ca, "system:node:node-1");
+    fs::write(&pem, &held).unwrap();
+    let issuer = Issuer::of(Some(&root_secret(&ca)));
+    Plan::of(&spec(json!({})), &secret(&[&ca])).clean(&root, issuer.as_ref(), now()).unwrap();
+    assert_eq!(fs::read(&pem).unwrap(), held);
+    let worker = KubernetesRootSecret::default();
+    assert!(Issuer::of(Some(&worker)).is_none() && Issuer::of(None).is_none());
 }

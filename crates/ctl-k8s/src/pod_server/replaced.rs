@@ -100,7 +100,7 @@ impl Replaced {
     }
 }
 
-fn age(now: Timestamp, since: Timestamp) -> Duration {
+pub(super) fn age(now: Timestamp, since: Timestamp) -> Duration {
     // A clock that was put back makes nobody wait.
     Duration::try_from(now.duration_since(since)).unwrap_or(Duration::MAX)
 }

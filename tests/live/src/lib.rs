@@ -12,6 +12,7 @@ pub mod story;
 pub mod table;
 pub mod vm;
 
+use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -25,6 +26,8 @@ use processes::Process;
 
 /// Longest wait for one run of `ichorctl`; creating a cluster is the slowest.
 const RUN_MAX: Duration = Duration::from_secs(600);
+/// Longest wait for another suite to be done with a network; the longest suites take a few minutes.
+const NETWORK_MAX: Duration = Duration::from_secs(900);
 /// Longest wait for what takes a moment on a quiet machine.
 pub const SOON: Duration = Duration::from_secs(90);
 
@@ -84,6 +87,14 @@ pub fn free_port() -> Result<u16> {
     bail!("no port is free")
 }
 
+/// Waits until no other suite uses the network `10.<octet>.0.0/24`, and keeps others out until the file is closed.
+fn lock_network(octet: u8) -> Result<File> {
+    let path = std::env::temp_dir().join(format!("ichor-live-network-{octet}.lock"));
+    let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    wait(&format!("the network 10.{octet}.0.0/24 of another suite"), NETWORK_MAX, || file.try_lock().ok())?;
+    Ok(file)
+}
+
 /// A cluster of sandbox machines of one test, with a home directory of its own.
 pub struct Fleet {
     name: String,
@@ -91,6 +102,8 @@ pub struct Fleet {
     octet: u8,
     image: &'static str,
     destroyed: bool,
+    /// Held while the fleet uses its network: suites in other lanes may want the same one.
+    _network: File,
 }
 
 /// Machines without containers, for what needs none: they are up in a moment.
@@ -176,6 +189,7 @@ impl Fleet {
 
     /// A home directory and a name, no machines yet.
     pub fn named(name: &str, octet: u8) -> Result<Self> {
+        let network = lock_network(octet)?;
         let home = tempfile::Builder::new().prefix("ichor-live").tempdir()?;
         Ok(Self {
             name: format!("{name}-{}", std::process::id()),
@@ -183,6 +197,7 @@ impl Fleet {
             octet,
             image: BARE,
             destroyed: false,
+            _network: network,
         })
     }
 

@@ -84,6 +84,13 @@ pub fn pss(pid: i32) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// Anonymous memory of a process in KiB: what the kernel cannot take back without swap.
+pub fn anonymous(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find(|line| line.starts_with("Anonymous:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// Resident memory of a process in KiB.
 pub fn rss(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

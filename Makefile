@@ -7,7 +7,13 @@ MAKEFLAGS   += --no-print-directory
 
 TARGET_DIR  ?= $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 TRIPLE      := x86_64-unknown-linux-gnu
-RELEASE     := $(TARGET_DIR)/$(TRIPLE)/release
+# `dev` is what tests, their images and local clusters share; `release` is for what is published and measured.
+PROFILE     ?= dev
+# What one build makes. Dependencies get the features of everything that is selected, so tests select everything, and
+# once: another selection would build half of the dependencies a second time.
+SELECT      ?= -p ichor-init -p ichor-cli -p ichor-flannel -p ichor-xtask
+EVERYTHING  := --workspace --all-targets
+BUILT       := $(TARGET_DIR)/$(TRIPLE)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CARGO       ?= cargo
 # A cluster of the newcomer's own; tests use other names.
 CLUSTER     ?= ichor
@@ -32,34 +38,52 @@ help: ## What there is to make
 setup: ## Install what building and testing need (apt packages, toolchains)
 	@scripts/setup
 
+COMPILE = ICHOR_COMMIT=$$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown) \
+	$(CARGO) build --profile $(PROFILE) --locked $(SELECT)
+XTASK = $(BUILT)/ichor-xtask
+
 .PHONY: build
 build: setup ## Build bin/ichorctl and the node image (with what `make components` built, where it did)
-	@$(call say,building the node and ichorctl (release))
-	@ICHOR_COMMIT=$$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown) \
-		$(CARGO) build --release --locked -p ichor-init -p ichor-cli
+	@$(call say,building the node and ichorctl ($(PROFILE)))
+	@$(COMPILE)
 	@mkdir -p bin build
-	@install -s -m 0755 $(RELEASE)/ichorctl bin/ichorctl
-	@install -s -m 0755 $(RELEASE)/ichor build/ichor
+	@install -s -m 0755 $(BUILT)/ichorctl bin/ichorctl
+	@install -s -m 0755 $(BUILT)/ichor build/ichor
 	@$(call say,building the root image)
-	@$(CARGO) xtask image
-	@$(CARGO) xtask image --bare --out build/bare.squashfs
+	@$(XTASK) image
+	@$(XTASK) image --bare --out build/bare.squashfs
 	@ls -lh bin/ichorctl build/ichor build/rootfs.squashfs | awk '{print "    " $$9 "  " $$5}'
+
+.PHONY: release
+release: ## The same with full optimization, for publishing and measuring (takes minutes)
+	@$(MAKE) components build PROFILE=release
 
 .PHONY: components
 components: setup ## Build Kubernetes, etcd, containerd and the rest, and the images of a cluster
 	@$(call say,components of a node)
 	@scripts/components
-	@$(CARGO) build --release --locked -p ichor-flannel
-	@install -s -m 0755 $(RELEASE)/flannel build/components/flannel
-	@$(CARGO) xtask images
+	@$(COMPILE)
+	@install -s -m 0755 $(BUILT)/flannel build/components/flannel
+	@$(XTASK) images
 	@mkdir -p bin && ln -sfn ../build/components/kube bin/kubectl
 
+# Steps whose output nobody reads go to a file; a failed one shows the end of it.
+UP_LOG := build/up.log
+
 .PHONY: up
-up: setup ## Build everything, then start a local Kubernetes cluster
-	@$(MAKE) components
-	@$(MAKE) build
-	@$(call say,starting the cluster '$(CLUSTER)')
-	@bin/ichorctl cluster create --name $(CLUSTER) --controlplanes $(CONTROLPLANES) --workers $(WORKERS)
+up: ## Build everything, then start a local Kubernetes cluster
+	@scripts/preflight $$(($(CONTROLPLANES) + $(WORKERS)))
+	@mkdir -p build && : > $(UP_LOG)
+	@echo "Output of the steps goes to $(UP_LOG)."
+	@scripts/step 1/4 "packages and toolchains" $(UP_LOG) scripts/setup
+	@scripts/step 2/4 "Kubernetes, etcd, containerd and the rest" $(UP_LOG) $(MAKE) components
+	@scripts/step 3/4 "the node and ichorctl" $(UP_LOG) $(MAKE) build
+	@echo "[4/4] the cluster '$(CLUSTER)'"
+	@if bin/ichorctl cluster show --name $(CLUSTER) >/dev/null 2>&1; then \
+		bin/ichorctl cluster start --name $(CLUSTER); \
+	else \
+		bin/ichorctl cluster create --name $(CLUSTER) --controlplanes $(CONTROLPLANES) --workers $(WORKERS); \
+	fi
 
 .PHONY: down
 down: ## Stop and remove the local cluster
@@ -70,10 +94,13 @@ lint: setup ## Format check, clippy with warnings denied, the rules of the house
 	@$(call say,lint)
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@$(CARGO) xtask tidy
+	@$(COMPILE)
+	@$(XTASK) tidy
 
 .PHONY: test
+test: export SELECT := $(EVERYTHING)
 test: setup ## All tests: units, live machines, parity with the original client, a real kernel
+	@rm -f build/flaky
 	@$(MAKE) lint
 	@$(MAKE) test-unit
 	@$(MAKE) components
@@ -81,6 +108,7 @@ test: setup ## All tests: units, live machines, parity with the original client,
 	@$(MAKE) test-live
 	@$(MAKE) test-parity
 	@$(MAKE) test-vm
+	@if [ -s build/flaky ]; then $(call say,flaky: passed at the second try only: $$(tr '\n' ' ' < build/flaky)); fi
 
 .PHONY: test-unit
 test-unit: setup ## Tests that need no machine
@@ -99,31 +127,34 @@ fuzz: setup ## Everything that reads bytes from outside, for longer (FUZZ_SEED=,
 		$(CARGO) test --locked --workspace --exclude ichor-live --test fuzz -- --nocapture
 	@ICHOR_FUZZ_SEED=$(FUZZ_SEED) ICHOR_FUZZ_FACTOR=$(FUZZ_FACTOR) $(CARGO) test --locked -p ichor-config --test properties
 
-LIVE_SUITES := api cluster config faults network status why dashboard etcd_client etcd \
-	kubernetes kubernetes_kill kubernetes_life budgets security gateway containers kube_api control_plane machines joining operations
+# Longest first, so that the lanes end together.
+LIVE_SUITES := kubernetes_life machines etcd joining control_plane kubernetes operations kubernetes_kill containers security \
+	why network config api cluster status dashboard etcd_client kube_api
+# These measure time or memory: nothing else may run beside them.
+LIVE_ALONE := faults gateway budgets
 
 .PHONY: test-live
 test-live: ## Tests on live sandbox machines (needs `make build`)
 	@$(call say,live machines)
-	@ICHOR_ROOT=$(CURDIR) scripts/live $(LIVE_SUITES)
+	@ICHOR_ROOT=$(CURDIR) scripts/live $(LIVE_SUITES) --alone $(LIVE_ALONE)
 
 .PHONY: test-life
 test-life: ## Images and authorities of a cluster in use change (part of `make test-live`)
 	@$(call say,the life of a cluster)
-	@ICHOR_ROOT=$(CURDIR) $(CARGO) test --locked -p ichor-live --test kubernetes_life -- --test-threads=1 --nocapture
+	@ICHOR_ROOT=$(CURDIR) scripts/live kubernetes_life
 
 .PHONY: test-upgrade
 test-upgrade: ## From the minor version of Kubernetes before to this one (builds that one too; needs `make components build`)
 	@$(call say,another minor version)
 	@scripts/kubernetes-before
-	@$(CARGO) xtask images --before
-	@ICHOR_ROOT=$(CURDIR) $(CARGO) test --locked -p ichor-live --test kubernetes_upgrade -- --nocapture
+	@$(COMPILE)
+	@$(XTASK) images --before
+	@ICHOR_ROOT=$(CURDIR) scripts/live kubernetes_upgrade
 
 .PHONY: test-parity
 test-parity: ## The original's own client library as the judge (needs `make build`)
 	@$(call say,parity with the original client)
-	@$(CARGO) build --locked -p ichor-cosi --example state-server
-	@$(CARGO) build --locked -p ichor-resource -p ichor-config -p ichor-discovery -p ichor-cli --examples
+	@$(CARGO) build --locked $(EVERYTHING)
 	@cd tests/parity && ICHOR_ROOT=$(CURDIR) ICHOR_IMAGE=$(CURDIR)/build/bare.squashfs \
 		ICHOR_STATE_SERVER=$(TARGET_DIR)/$(TRIPLE)/debug/examples/state-server \
 		ICHOR_EXAMPLES=$(TARGET_DIR)/$(TRIPLE)/debug/examples \
@@ -144,7 +175,7 @@ test-clock: ## Kubernetes on a real kernel whose clock moves forward by years (n
 	@scripts/vm clock
 
 .PHONY: bench
-bench: build ## One table of the numbers that matter, beside the original's where it can run
+bench: release ## One table of the numbers that matter, beside the original's where it can run
 	@scripts/bench
 
 .PHONY: deny

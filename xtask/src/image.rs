@@ -203,6 +203,12 @@ pub fn run(root: &Path, args: &[String]) -> Result<()> {
     if !programs.is_empty() {
         programs.extend(called()?);
     }
+    // Compressing takes seconds; the same content is the same image.
+    let stamp_file = options.out.with_extension("stamp");
+    let stamp = stamp(&binary, bundle.as_deref(), &programs);
+    if options.out.exists() && fs::read_to_string(&stamp_file).is_ok_and(|held| held == stamp) {
+        return Ok(());
+    }
     let image = build(&binary, bundle.as_deref(), &programs)?;
     if let Some(dir) = options.out.parent() {
         fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
@@ -211,7 +217,20 @@ pub fn run(root: &Path, args: &[String]) -> Result<()> {
     let part = options.out.with_extension("part");
     fs::write(&part, image).with_context(|| format!("write {}", part.display()))?;
     fs::rename(&part, &options.out).with_context(|| format!("write {}", options.out.display()))?;
-    Ok(())
+    fs::write(&stamp_file, stamp).with_context(|| format!("write {}", stamp_file.display()))
+}
+
+/// A digest of everything that goes into an image.
+fn stamp(binary: &[u8], ca_bundle: Option<&[u8]>, programs: &[Program]) -> String {
+    let digest = |bytes: &[u8]| crate::images::hex(&ichor_pki::sha256(bytes));
+    let mut text = format!("{DIRECTORIES:?}{BIND_TARGETS:?}{FILES:?}{LINKS:?}{PROGRAMS:?}");
+    text += &os_release(env!("CARGO_PKG_VERSION"));
+    text += &digest(binary);
+    text += &ca_bundle.map(digest).unwrap_or_default();
+    for (place, bytes) in programs {
+        text += &format!("{place}{}", digest(bytes));
+    }
+    digest(text.as_bytes())
 }
 
 /// One file of all authorities in `dir`, in the order of their names; nothing without them.

@@ -10,6 +10,7 @@ pub mod diff;
 pub mod document;
 pub mod documents;
 pub mod generate;
+pub mod ignored;
 pub mod kinds;
 pub mod model;
 pub mod patch;

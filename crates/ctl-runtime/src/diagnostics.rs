@@ -1,25 +1,46 @@
-//! Warnings about set-ups that cannot work, told once they have lasted.
+//! Warnings about set-ups that cannot work, and about what is configured and not applied.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ichor_config::Mode;
+use ichor_config::ignored::{ignored_arguments, ignored_platform};
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, shared, weak};
 use ichor_ctl::{Configuration, active_input};
 use ichor_resource::network::NodeAddress;
 use ichor_resource::runtime::Diagnostic;
+use ichor_types::Cmdline;
 use tracing::{info, warn};
 
-/// A warning that goes away by itself within this time is not told.
+/// A warning that goes away by itself within this time is not reported.
 const PERSISTENCE: Duration = Duration::from_secs(30);
+
+/// Details of one diagnostic at most; the last one then says how many others there are.
+const DETAILS_MAX: usize = 32;
+
+/// Diagnostics that the original documents under this address.
+const DOCUMENTED: [&str; 2] = ["address-overlap", "kubelet-csr"];
 
 /// A warning that stays is logged this often.
 const REMINDER: Duration = Duration::from_secs(5 * 60);
 
 /// Writes `Diagnostics`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct DiagnosticsController {
+    mode: Mode,
+    /// What the kernel command line asks for and this node ignores: it does not change while the machine is up.
+    boot: Vec<String>,
     /// Since when each check fails.
     since: BTreeMap<&'static str, jiff::Timestamp>,
+}
+
+impl DiagnosticsController {
+    /// A controller for a node on this platform, booted with these arguments.
+    pub fn new(platform: &str, mode: Mode, cmdline: &Cmdline) -> Self {
+        let mut boot = ignored_arguments(cmdline);
+        boot.extend(ignored_platform(platform));
+        Self { mode, boot, since: BTreeMap::new() }
+    }
 }
 
 impl Controller for DiagnosticsController {
@@ -36,7 +57,7 @@ impl Controller for DiagnosticsController {
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let found = [("address-overlap", address_overlap(ctx)?)];
         let now = ctx.now();
-        let mut told = Vec::new();
+        let mut reported = not_applied(ctx, self.mode, &self.boot)?;
         for (id, warning) in found {
             let Some(warning) = warning else {
                 self.since.remove(id);
@@ -46,11 +67,41 @@ impl Controller for DiagnosticsController {
             let lasted = Duration::try_from(now.duration_since(since)).unwrap_or_default();
             match PERSISTENCE.checked_sub(lasted).filter(|left| !left.is_zero()) {
                 Some(left) => ctx.requeue_after(left),
-                None => told.push((id, warning)),
+                None => reported.push((id, warning)),
             }
         }
-        Ok(ctx.publish(told)?)
+        Ok(ctx.publish(reported)?)
     }
+}
+
+/// What configuration and kernel command line ask for and this node ignores.
+fn not_applied(
+    ctx: &Context,
+    mode: Mode,
+    boot: &[String],
+) -> Result<Vec<(&'static str, Diagnostic)>, ControllerError> {
+    let mut found = Vec::new();
+    if let Some(documents) = Configuration::active(ctx)? {
+        let fields: Vec<String> = documents.ignored(mode).iter().map(ToString::to_string).collect();
+        found.extend(listed(
+            "config-not-applied",
+            "the machine configuration sets fields that this node ignores",
+            fields,
+        ));
+    }
+    let message = "the kernel command line asks for what this node ignores";
+    found.extend(listed("cmdline-not-applied", message, boot.to_vec()));
+    Ok(found)
+}
+
+/// A diagnostic with these details, if there are any.
+fn listed(id: &'static str, message: &str, mut details: Vec<String>) -> Option<(&'static str, Diagnostic)> {
+    let others = details.len().saturating_sub(DETAILS_MAX);
+    details.truncate(DETAILS_MAX);
+    if others > 0 {
+        details.push(format!("and {others} more"));
+    }
+    (!details.is_empty()).then(|| (id, Diagnostic { message: message.to_owned(), details }))
 }
 
 /// All routed addresses of the machine lie in the ranges of pods and services.
@@ -113,13 +164,8 @@ impl Controller for DiagnosticsLoggerController {
                 .is_none_or(|at| Duration::try_from(now.duration_since(*at)).unwrap_or_default() >= REMINDER);
             if due {
                 self.logged.insert(id.to_owned(), now);
-                warn!(
-                    id,
-                    details = diagnostic.details.join("; "),
-                    url = format!("https://talos.dev/diagnostic/{id}"),
-                    "diagnostic: {}",
-                    diagnostic.message
-                );
+                let url = DOCUMENTED.contains(&id).then(|| format!("https://talos.dev/diagnostic/{id}"));
+                warn!(id, details = diagnostic.details.join("; "), url, "diagnostic: {}", diagnostic.message);
             }
         }
         if !found.is_empty() {

@@ -66,6 +66,7 @@ pub use watchdog::{Armed, KernelWatchdog, WatchdogPort, WatchdogTimerController}
 
 use std::path::PathBuf;
 
+use ichor_config::Mode;
 use ichor_cosi::{RegisterError, Runtime};
 use ichor_types::Cmdline;
 
@@ -88,6 +89,10 @@ pub struct Ports<F, S, T> {
     pub version: String,
     /// The kernel command line.
     pub cmdline: String,
+    /// The name of the platform.
+    pub platform: String,
+    /// The rules of the platform for a configuration.
+    pub mode: Mode,
     /// Whether a device manager runs, whose readiness others wait for.
     pub device_manager: bool,
     /// Whether this system runs Kubernetes; if so, it is not ready without it.
@@ -101,7 +106,20 @@ where
     S: StatusSink,
     T: TimePort,
 {
-    let Ports { files, root, meta, sink, time, stages, version, cmdline, device_manager, kubernetes } = ports;
+    let Ports {
+        files,
+        root,
+        meta,
+        sink,
+        time,
+        stages,
+        version,
+        cmdline,
+        platform,
+        mode,
+        device_manager,
+        kubernetes,
+    } = ports;
     let arguments = Cmdline::parse(&cmdline);
     // Who has no clock of its own has no kernel of its own either.
     let own_kernel = time.owns_clock();
@@ -135,7 +153,7 @@ where
     runtime.register(KernelModuleSpecController::new(&root))?;
     runtime.register(WatchdogTimerController::new(KernelWatchdog))?;
 
-    runtime.register(DiagnosticsController::default())?;
+    runtime.register(DiagnosticsController::new(&platform, mode, &arguments))?;
     runtime.register(DiagnosticsLoggerController::default())?;
     runtime.register(ExtensionStatusController { root: root.clone() })?;
     runtime.register(ExtensionServiceConfigFilesController { root: root.clone() })?;

@@ -119,6 +119,8 @@ async fn the_whole_family_runs() {
         stages: stages.clone(),
         version: "v1.12.1".to_owned(),
         cmdline: "talos.platform=sandbox panic=0\n".to_owned(),
+        platform: "sandbox".to_owned(),
+        mode: ichor_config::Mode::CLOUD,
         device_manager: false,
         kubernetes: true,
     };

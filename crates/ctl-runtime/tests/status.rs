@@ -35,7 +35,7 @@ use ichor_resource::siderolink::SiderolinkConfig;
 use ichor_resource::time::AdjtimeStatus;
 use ichor_resource::v1alpha1::Service;
 use ichor_testkit::Harness;
-use ichor_types::GoDuration;
+use ichor_types::{Cmdline, GoDuration};
 
 fn put<T: TypedSpec>(state: &State, id: &str, spec: T) {
     let namespace = T::definition().default_namespace;
@@ -310,7 +310,11 @@ async fn overlapping_addresses_are_told_once_they_last() {
         NodeAddress { addresses: vec!["10.244.0.5/24".parse().unwrap()], ..Default::default() },
     );
     put(&state, "routed-no-k8s", NodeAddress::default());
-    let mut harness = Harness::new(&state, DiagnosticsController::default()).unwrap();
+    let mut harness = Harness::new(
+        &state,
+        DiagnosticsController::new("sandbox", ichor_config::Mode::CLOUD, &Default::default()),
+    )
+    .unwrap();
     harness.reconcile().await.unwrap();
     assert!(state.list::<Diagnostic>("runtime").is_empty());
     assert_eq!(harness.requeue(), Some(Duration::from_secs(30)));
@@ -324,6 +328,30 @@ async fn overlapping_addresses_are_told_once_they_last() {
     put(&state, "routed-no-k8s", good);
     harness.reconcile().await.unwrap();
     assert!(state.list::<Diagnostic>("runtime").is_empty());
+}
+
+#[tokio::test]
+async fn ignored_fields_and_arguments_are_reported_at_once() {
+    let (state, _) = ichor_testkit::state();
+    let cmdline = Cmdline::parse("talos.platform=aws talos.config=https://host/config?token=hidden");
+    let controller = DiagnosticsController::new("aws", ichor_config::Mode::CLOUD, &cmdline);
+    let mut harness = Harness::new(&state, controller).unwrap();
+    harness.reconcile().await.unwrap();
+    // A machine that waits for its configuration already says why none came.
+    let found = state.get::<Diagnostic>("runtime", "cmdline-not-applied").unwrap();
+    assert_eq!(found.details.len(), 2, "{:?}", found.details);
+    assert_eq!(found.details[0], "talos.config=https:…: configurations are fetched over http only");
+    assert!(found.details[1].starts_with("talos.platform=aws: "), "{}", found.details[1]);
+
+    let files = "version: v1alpha1\nmachine:\n  type: worker\n  files:\n    - {path: /var/a, content: b, op: create}\n";
+    configure(&state, files);
+    harness.reconcile().await.unwrap();
+    let found = state.get::<Diagnostic>("runtime", "config-not-applied").unwrap();
+    assert_eq!(found.details, ["machine.files: files are not written yet"]);
+
+    configure(&state, "version: v1alpha1\nmachine:\n  type: worker\n");
+    harness.reconcile().await.unwrap();
+    assert!(state.get::<Diagnostic>("runtime", "config-not-applied").is_err());
 }
 
 #[tokio::test]

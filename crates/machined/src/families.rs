@@ -13,6 +13,7 @@ use ichor_sys::credentials::Capabilities;
 use ichor_wire::machine;
 use ichor_wire::machine::machine_status_event;
 
+use crate::api::configuration::validation_mode;
 use crate::api::streams;
 use crate::daemons::UDEVD;
 use crate::event_sink::EventsSinkController;
@@ -54,6 +55,8 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         stages,
         version: version::COMPATIBLE_TAG.to_owned(),
         cmdline: node.cmdline.to_string(),
+        platform: node.platform.name.clone(),
+        mode: validation_mode(&node.platform),
         device_manager: Path::new(UDEVD).exists(),
         kubernetes: Path::new(KUBELET_RUNTIME).exists(),
     };

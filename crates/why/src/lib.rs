@@ -135,7 +135,12 @@ fn node(snapshot: &Snapshot, found: &mut Collector) {
     }
     stuck(snapshot, found);
     for (id, diagnostic) in snapshot.list::<Diagnostic>() {
-        let advice = format!("https://talos.dev/diagnostic/{id} says more");
+        let advice = match id {
+            "config-not-applied" => "remove these fields, or accept that they have no effect".to_owned(),
+            "cmdline-not-applied" => "remove these arguments, or accept that they have no effect".to_owned(),
+            "manifests-refused" => "correct these manifests in the machine configuration".to_owned(),
+            id => format!("https://talos.dev/diagnostic/{id} says more"),
+        };
         let mut cause = Cause::new("diagnostic", format!("diagnostic {id}"), advice);
         for detail in &diagnostic.details {
             cause = cause.step(detail, format!("Diagnostics/{id}"));

@@ -30,6 +30,7 @@ macro_rules! section {
                 doc: concat!($($doc, "\n"),*),
                 fields: &[ $( $crate::model::FieldInfo {
                     key: $key,
+                    field: stringify!($field),
                     doc: concat!($($field_doc, "\n"),*),
                     flags: &[ $( (stringify!($flag), concat!($($flag_value)?)) ),* ],
                     shape: <$ty as $crate::model::Field>::shape,

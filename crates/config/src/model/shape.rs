@@ -59,6 +59,8 @@ pub struct ObjectInfo {
 pub struct FieldInfo {
     /// The key.
     pub key: &'static str,
+    /// Name of the Rust field.
+    pub field: &'static str,
     /// What it is for.
     pub doc: &'static str,
     /// Flags of the description with their values.

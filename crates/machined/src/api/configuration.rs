@@ -69,8 +69,10 @@ fn checked(platform: &Platform, data: &[u8]) -> Result<(Documents, Vec<String>),
         Status::invalid_argument(format!("{what}: {}", problems.answer()))
     };
     let documents = Documents::load(data).map_err(|error| refused("failed to parse config", &error))?;
-    let warnings = validate(&documents, validation_mode(platform))
-        .map_err(|error| refused("configuration validation failed", &error))?;
+    let mode = validation_mode(platform);
+    let mut warnings =
+        validate(&documents, mode).map_err(|error| refused("configuration validation failed", &error))?;
+    warnings.extend(documents.ignored_warnings(mode));
     Ok((documents, warnings.iter().map(Diagnostic::placed).collect()))
 }
 
@@ -272,6 +274,17 @@ mod tests {
         let want =
             "line 6, column 5: machine.network.hostname is deprecated: use a `HostnameConfig` document";
         assert_eq!(warnings, [want]);
+    }
+
+    #[test]
+    fn a_field_that_the_node_ignores_is_a_warning() {
+        let platform = Platform { name: "sandbox".to_owned(), mode: PlatformMode::Cloud };
+        let text = "machine:\n  type: worker\n  token: t\n  ca: {crt: Y2E=}\n  udev: {rules: [a]}\n\
+                    cluster:\n  controlPlane: {endpoint: 'https://10.0.0.1:6443'}\n";
+        let (_, warnings) = checked(&platform, text.as_bytes()).unwrap();
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].starts_with("line 5, column 3: machine.udev: "), "{warnings:?}");
+        assert!(warnings[0].ends_with("(accepted and not applied)"), "{warnings:?}");
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! `docs/compatibility.md`: every call, resource type, message and field of the original with what became of it here.
 //! The names come from the list the wire is tested against and from the catalogue of resources, the states from
-//! `xtask/compatibility.txt`; a name without a state, or a state without a name, is an error.
+//! `xtask/compatibility.txt`; a name without a state, a state without a name, and a claim without a test that proves it
+//! are errors.
+
+mod proofs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,6 +11,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
+
+use proofs::Tests;
 
 const NAMES: &str = "crates/wire/tests/api.json";
 const STATES: &str = "xtask/compatibility.txt";
@@ -18,15 +23,19 @@ const PAGE: &str = "docs/compatibility.md";
 enum State {
     Never,
     Later,
+    Part,
     Same,
     Better,
 }
+
+const STATES_SHOWN: [State; 5] = [State::Same, State::Better, State::Part, State::Later, State::Never];
 
 impl State {
     fn parse(word: &str) -> Option<Self> {
         Some(match word {
             "same" => Self::Same,
             "better" => Self::Better,
+            "part" => Self::Part,
             "later" => Self::Later,
             "never" => Self::Never,
             _ => return None,
@@ -37,17 +46,27 @@ impl State {
         match self {
             Self::Never => "never",
             Self::Later => "later",
+            Self::Part => "part",
             Self::Same => "same",
             Self::Better => "better",
         }
     }
 }
 
-/// A state and, where it says more, why.
+/// A state, the tests that prove it and, where it says more, why.
 #[derive(Debug, Clone)]
 struct Entry {
     state: State,
+    proofs: Vec<String>,
     note: String,
+}
+
+impl Entry {
+    /// The proofs as they stand in a table.
+    fn proofs_shown(&self) -> String {
+        let names: Vec<String> = self.proofs.iter().map(|name| format!("`{name}`")).collect();
+        names.join(", ")
+    }
 }
 
 /// The states by kind of thing (`rpc`, `type`, `message`, `field`) and name.
@@ -65,24 +84,33 @@ impl States {
             let place = || format!("{STATES}:{}", number + 1);
             let (head, note) = line.split_once(" | ").unwrap_or((line, ""));
             let words: Vec<&str> = head.split_whitespace().collect();
-            let [kind, name, state] = words[..] else {
-                bail!("{}: a line reads `<kind> <name> <state> | <note>`", place());
+            let [kind, name, state, proofs @ ..] = &words[..] else {
+                bail!("{}: a line reads `<kind> <name> <state> @<test>... | <note>`", place());
             };
             ensure!(
-                matches!(kind, "rpc" | "type" | "message" | "field"),
+                matches!(*kind, "rpc" | "type" | "message" | "field"),
                 "{}: there is no kind {kind}",
                 place()
             );
             let state =
                 State::parse(state).with_context(|| format!("{}: there is no state {state}", place()))?;
+            let proofs: Option<Vec<String>> =
+                proofs.iter().map(|word| Some(word.strip_prefix('@')?.to_owned())).collect();
+            let proofs = proofs.with_context(|| format!("{}: a test is named as `@<test>`", place()))?;
             ensure!(
                 state >= State::Same || !note.is_empty(),
-                "{}: {} needs a note that says why",
+                "{}: {} needs a note that says what is missing",
                 place(),
                 state.word()
             );
-            let entry = Entry { state, note: note.trim().to_owned() };
-            let old = states.insert((kind.to_owned(), name.to_owned()), entry);
+            ensure!(
+                state < State::Same || !proofs.is_empty(),
+                "{}: {} needs a test that proves it; without one it is `part`",
+                place(),
+                state.word()
+            );
+            let entry = Entry { state, proofs, note: note.trim().to_owned() };
+            let old = states.insert(((*kind).to_owned(), (*name).to_owned()), entry);
             ensure!(old.is_none(), "{}: {kind} {name} is listed twice", place());
         }
         Ok(Self(states))
@@ -90,6 +118,21 @@ impl States {
 
     fn get(&self, kind: &str, name: &str) -> Option<&Entry> {
         self.0.get(&(kind.to_owned(), name.to_owned()))
+    }
+
+    /// Every named test exists.
+    fn proven(&self, tests: &Tests) -> Result<()> {
+        for ((kind, name), entry) in &self.0 {
+            for proof in &entry.proofs {
+                ensure!(!tests.files(proof).is_empty(), "{STATES}: {kind} {name}: there is no test {proof}");
+            }
+        }
+        Ok(())
+    }
+
+    /// All named tests.
+    fn proofs(&self) -> BTreeSet<&str> {
+        self.0.values().flat_map(|entry| entry.proofs.iter().map(String::as_str)).collect()
     }
 }
 
@@ -124,6 +167,9 @@ fn render(root: &Path) -> Result<String> {
     let (rpcs, messages) = (rpcs(&names)?, messages(&names)?);
     let types: BTreeMap<&str, &str> = ichor_resource::catalogue().map(|d| (d.type_name, d.proto)).collect();
     complete(&states, &rpcs, &types, &messages)?;
+    let tests = Tests::find(root)?;
+    states.proven(&tests)?;
+    whole(&states, &types, &messages)?;
     let reached = reach(&states, &rpcs, &types, &messages);
     let orphans: Vec<_> =
         messages.keys().filter(|m| !reached.contains_key(*m) && states.get("message", m).is_none()).collect();
@@ -133,18 +179,25 @@ fn render(root: &Path) -> Result<String> {
     );
 
     let mut page = String::from(HEADER);
-    summary(&mut page, &states, &reached);
+    summary(&mut page, &states, &messages, &reached);
     rpc_table(&mut page, &states, &rpcs);
     type_table(&mut page, &states, &types);
     message_table(&mut page, &states, &messages, &reached);
+    test_table(&mut page, &states, &tests);
     Ok(page)
 }
 
 const HEADER: &str = "# Compatibility\n
 <!-- Written by `cargo xtask compat` from xtask/compatibility.txt; a test compares. -->\n
 Every call, resource type, message and field of the original v1.12.1, and what became of it here:
-**same** works as there, **better** does that and more, **later** is not there yet, **never** will not come.
-Names and numbers of all messages are always the same; a message is `later` when nothing fills or reads it yet.\n";
+**same** works as there, **better** does that and more, **part** works in part or is not proven, **later** is not there
+yet, **never** will not come. `same` and `better` name the tests that prove them; the last table says where those are.\n
+Two things are proven for all at once and are not what the states are about. Names, numbers and types of every service,
+message, field and enumeration: `every_service_message_field_and_enum_is_the_one_of_the_original` and
+`every_field_has_the_number_and_type_of_its_message`. Definition, protobuf and YAML of every resource type:
+`TestEveryDefinitionIsThatOfTheLibrary` and `TestEverySpecReadsAndPrintsAsInTheLibrary` (but of `DNSUpstreams`, which have no
+protobuf form). Who may call what: `every_method_opens_to_the_roles_it_should_and_to_no_others`.\n
+A message is as far as the furthest call or type that carries it, and `part` when one of its fields is behind.\n";
 
 fn rpcs(names: &Value) -> Result<Vec<Rpc>> {
     let mut rpcs = Vec::new();
@@ -170,16 +223,23 @@ fn rpcs(names: &Value) -> Result<Vec<Rpc>> {
 fn messages(names: &Value) -> Result<Messages> {
     let mut messages = Messages::new();
     for (package, content) in names["packages"].as_object().context("no packages")? {
-        for (name, message) in content["messages"].as_object().into_iter().flatten() {
-            let fields = message["fields"].as_array().into_iter().flatten();
-            let fields = fields.map(|field| {
-                let text = |key: &str| field[key].as_str().unwrap_or_default().to_owned();
-                (text("name"), text("type"))
-            });
-            messages.insert(format!("{package}.{name}"), fields.collect());
-        }
+        collect(&content["messages"], package, &mut messages);
     }
     Ok(messages)
+}
+
+/// Takes messages in, and those that are declared inside of them.
+fn collect(declared: &Value, prefix: &str, messages: &mut Messages) {
+    for (name, message) in declared.as_object().into_iter().flatten() {
+        let full = format!("{prefix}.{name}");
+        collect(&message["messages"], &full, messages);
+        let fields = message["fields"].as_array().into_iter().flatten();
+        let fields = fields.map(|field| {
+            let text = |key: &str| field[key].as_str().unwrap_or_default().to_owned();
+            (text("name"), text("type"))
+        });
+        messages.insert(full, fields.collect());
+    }
 }
 
 /// Every name has a state and every state a name.
@@ -216,6 +276,10 @@ fn reach(
         let state = states.get("type", name).map_or(State::Later, |entry| entry.state);
         queue.push(((*message).to_owned(), state));
     }
+    // What nothing names has a line of its own; what it is made of follows it.
+    for ((_, name), entry) in states.0.iter().filter(|((kind, _), _)| kind == "message") {
+        queue.push((name.clone(), entry.state));
+    }
     while let Some((name, state)) = queue.pop() {
         let Some(fields) = messages.get(&name) else { continue };
         if reached.get(&name).is_some_and(|old| *old >= state) {
@@ -227,19 +291,59 @@ fn reach(
     reached
 }
 
-fn summary(page: &mut String, states: &States, reached: &BTreeMap<String, State>) {
-    page.push_str("\n| | same | better | later | never |\n|---|---|---|---|---|\n");
-    for (title, kind) in [("calls", "rpc"), ("resource types", "type")] {
-        let count =
-            |state| states.0.iter().filter(|((k, _), entry)| k == kind && entry.state == state).count();
-        row(page, title, count);
+/// A type whose message has fields that are behind is not whole itself.
+fn whole(states: &States, types: &BTreeMap<&str, &str>, messages: &Messages) -> Result<()> {
+    for (name, message) in types {
+        let Some(entry) = states.get("type", name).filter(|entry| entry.state >= State::Same) else {
+            continue;
+        };
+        let fields = messages.get(*message).into_iter().flatten();
+        let behind: Vec<&str> = fields
+            .filter(|(field, _)| field_state(states, message, field).is_some_and(|state| state < entry.state))
+            .map(|(field, _)| field.as_str())
+            .collect();
+        ensure!(
+            behind.is_empty(),
+            "{STATES}: type {name} is {} although these fields are behind: {}",
+            entry.state.word(),
+            behind.join(", ")
+        );
     }
-    row(page, "messages", |state| reached.values().filter(|have| **have == state).count());
+    Ok(())
 }
 
-fn row(page: &mut String, title: &str, count: impl Fn(State) -> usize) {
-    let [same, better, later, never] = [State::Same, State::Better, State::Later, State::Never].map(count);
-    writeln!(page, "| {title} | {same} | {better} | {later} | {never} |").expect("a string takes all");
+fn field_state(states: &States, message: &str, field: &str) -> Option<State> {
+    states.get("field", &format!("{message}.{field}")).map(|entry| entry.state)
+}
+
+/// The state a message is shown with.
+fn message_state(
+    states: &States,
+    reached: &BTreeMap<String, State>,
+    name: &str,
+    fields: &[(String, String)],
+) -> State {
+    let own = states.get("message", name).map(|entry| entry.state);
+    let state = own.or_else(|| reached.get(name).copied()).unwrap_or(State::Later);
+    let behind =
+        fields.iter().any(|(field, _)| field_state(states, name, field).is_some_and(|of| of < State::Same));
+    if behind { state.min(State::Part) } else { state }
+}
+
+fn summary(page: &mut String, states: &States, messages: &Messages, reached: &BTreeMap<String, State>) {
+    let words = STATES_SHOWN.map(State::word).join(" | ");
+    write!(page, "\n| | {words} | all |\n|---|---|---|---|---|---|---|\n").expect("a string takes all");
+    for (title, kind) in [("calls", "rpc"), ("resource types", "type")] {
+        let found = states.0.iter().filter(|((k, _), _)| k == kind).map(|(_, entry)| entry.state);
+        row(page, title, &found.collect::<Vec<_>>());
+    }
+    let found = messages.iter().map(|(name, fields)| message_state(states, reached, name, fields));
+    row(page, "messages", &found.collect::<Vec<_>>());
+}
+
+fn row(page: &mut String, title: &str, found: &[State]) {
+    let counts = STATES_SHOWN.map(|state| found.iter().filter(|have| **have == state).count().to_string());
+    writeln!(page, "| {title} | {} | {} |", counts.join(" | "), found.len()).expect("a string takes all");
 }
 
 fn rpc_table(page: &mut String, states: &States, rpcs: &[Rpc]) {
@@ -249,20 +353,26 @@ fn rpc_table(page: &mut String, states: &States, rpcs: &[Rpc]) {
         let (head, name) = rpc.name.split_once('/').unwrap_or((&rpc.name, ""));
         if head != service {
             service = head;
-            write!(page, "\n### {service}\n\n| Call | Roles | State | Note |\n|---|---|---|---|\n")
-                .expect("a string takes all");
+            write!(
+                page,
+                "\n### {service}\n\n| Call | Roles | State | Note | Proof |\n|---|---|---|---|---|\n"
+            )
+            .expect("a string takes all");
         }
         let entry = states.get("rpc", &rpc.name).expect("checked to be complete");
-        writeln!(page, "| {name} | {} | {} | {} |", rpc.roles, entry.state.word(), entry.note)
+        let proofs = entry.proofs_shown();
+        writeln!(page, "| {name} | {} | {} | {} | {proofs} |", rpc.roles, entry.state.word(), entry.note)
             .expect("a string takes all");
     }
 }
 
 fn type_table(page: &mut String, states: &States, types: &BTreeMap<&str, &str>) {
-    page.push_str("\n## Resource types\n\n| Type | State | Note |\n|---|---|---|\n");
+    page.push_str("\n## Resource types\n\n| Type | State | Note | Proof |\n|---|---|---|---|\n");
     for name in types.keys() {
         let entry = states.get("type", name).expect("checked to be complete");
-        writeln!(page, "| {name} | {} | {} |", entry.state.word(), entry.note).expect("a string takes all");
+        let proofs = entry.proofs_shown();
+        writeln!(page, "| {name} | {} | {} | {proofs} |", entry.state.word(), entry.note)
+            .expect("a string takes all");
     }
 }
 
@@ -270,9 +380,7 @@ fn message_table(page: &mut String, states: &States, messages: &Messages, reache
     page.push_str("\n## Messages and fields\n\nFields that differ from their message are marked.\n\n");
     page.push_str("| Message | State | Fields |\n|---|---|---|\n");
     for (name, fields) in messages {
-        let own = states.get("message", name);
-        let state =
-            own.map(|entry| entry.state).or_else(|| reached.get(name).copied()).unwrap_or(State::Later);
+        let state = message_state(states, reached, name, fields);
         let fields: Vec<String> = fields
             .iter()
             .map(|(field, _)| match states.get("field", &format!("{name}.{field}")) {
@@ -280,10 +388,18 @@ fn message_table(page: &mut String, states: &States, messages: &Messages, reache
                 None => field.clone(),
             })
             .collect();
+        let own = states.get("message", name);
         let note = own.map_or("", |entry| entry.note.as_str());
         let gap = if note.is_empty() { "" } else { ": " };
         writeln!(page, "| {name} | {}{gap}{note} | {} |", state.word(), fields.join(", "))
             .expect("a string takes all");
+    }
+}
+
+fn test_table(page: &mut String, states: &States, tests: &Tests) {
+    page.push_str("\n## Tests\n\n| Test | Where |\n|---|---|\n");
+    for name in states.proofs() {
+        writeln!(page, "| `{name}` | {} |", tests.files(name).join(", ")).expect("a string takes all");
     }
 }
 
@@ -299,7 +415,38 @@ mod tests {
     #[test]
     fn a_state_that_is_not_there_yet_says_why() {
         let error = States::parse("rpc a.B/C later").unwrap_err().to_string();
-        assert_eq!(error, "xtask/compatibility.txt:1: later needs a note that says why");
+        assert_eq!(error, "xtask/compatibility.txt:1: later needs a note that says what is missing");
+    }
+
+    #[test]
+    fn a_claim_needs_a_test_that_exists() {
+        let error = States::parse("rpc a.B/C same").unwrap_err().to_string();
+        assert!(error.ends_with("same needs a test that proves it; without one it is `part`"), "{error}");
+        let states = States::parse("rpc a.B/C same @no_such_test").unwrap();
+        let error = states.proven(&Tests::default()).unwrap_err().to_string();
+        assert!(error.ends_with("rpc a.B/C: there is no test no_such_test"), "{error}");
+    }
+
+    #[test]
+    fn a_type_with_a_field_that_is_behind_is_not_the_same() {
+        let messages = Messages::from([("p.M".to_owned(), vec![("f".to_owned(), "string".to_owned())])]);
+        let types = BTreeMap::from([("Ms.p", "p.M")]);
+        let states = States::parse("type Ms.p same @t\nfield p.M.f later | not yet").unwrap();
+        let error = whole(&states, &types, &messages).unwrap_err().to_string();
+        assert!(error.contains("type Ms.p is same although these fields are behind: f"), "{error}");
+        let reached = BTreeMap::from([("p.M".to_owned(), State::Same)]);
+        assert_eq!(message_state(&states, &reached, "p.M", &messages["p.M"]), State::Part);
+    }
+
+    #[test]
+    fn the_summary_counts_what_the_tables_show() {
+        let page = render(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()).unwrap();
+        let table = page.split("## Messages and fields").nth(1).unwrap().split("## Tests").next().unwrap();
+        let states: Vec<&str> =
+            table.lines().skip(5).filter_map(|line| line.split(" | ").nth(1)?.split(':').next()).collect();
+        let count = |word: &str| states.iter().filter(|state| **state == word).count().to_string();
+        let counts = STATES_SHOWN.map(|state| count(state.word())).join(" | ");
+        assert!(page.contains(&format!("| messages | {counts} | {} |", states.len())), "{counts}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Chores of the project: `cargo xtask <chore>`.
 
 mod compat;
+mod fields;
 mod image;
 mod images;
 mod initramfs;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask <chore>
 
 chores:
-  compat     write docs/compatibility.md, what became of each thing of the original
+  compat     write docs/compatibility.md and the list of ignored settings in docs/status.md
   image      build build/rootfs.squashfs, the root image of a node
   images     build build/images, the container images of a cluster as an OCI layout
   initramfs  build build/vm/initramfs.cpio for a virtual machine; an argument names another top directory
@@ -22,11 +23,13 @@ chores:
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
-        Some("compat") => compat::run(&root()),
+        Some("compat") => compat::run(&root()).and_then(|()| fields::run(&root())),
         Some("image") => image::run(&root(), &args[1..]),
         Some("images") => images::run(&root(), &args[1..]),
         Some("initramfs") => initramfs::run(&args.get(1).map_or_else(root, PathBuf::from)),
-        Some("tidy") => tidy::run(&root()).and_then(|()| compat::check(&root())),
+        Some("tidy") => {
+            tidy::run(&root()).and_then(|()| compat::check(&root())).and_then(|()| fields::check(&root()))
+        }
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);

@@ -1,10 +1,12 @@
-//! The end of a machine: kill what is left, write everything out, unmount, `reboot(2)`.
+//! The end of a machine: kill what is left, write everything out, unmount, `reboot(2)`. Every step has a deadline: a
+//! disk or a driver that hangs delays the end, and does not prevent it.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ichor_sys::bounded::{self, Ended};
 use ichor_sys::supervisor::RebootCommand;
-use ichor_sys::{power, signal};
+use ichor_sys::{namespace, power, signal};
 
 use crate::pid1::say;
 
@@ -13,6 +15,14 @@ const SIGKILL: i32 = 9;
 const REAP_WAIT: Duration = Duration::from_secs(5);
 /// How long writing everything out may take.
 const SYNC_WAIT: Duration = Duration::from_secs(30);
+/// How long one disk may take to be unmounted.
+const UNMOUNT_WAIT: Duration = Duration::from_secs(10);
+/// How long all disks may take to be unmounted.
+const UNMOUNT_ALL_WAIT: Duration = Duration::from_secs(30);
+/// How long writing out what unmounting left may take.
+const LAST_SYNC_WAIT: Duration = Duration::from_secs(10);
+/// How long `reboot(2)` may take, in which the kernel waits for drivers, before it is forced.
+const REBOOT_WAIT: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(10);
 
 /// Ends the machine. Returns only where `reboot(2)` is not ours to call: the exit code then says what was asked,
@@ -35,13 +45,18 @@ pub(crate) fn end(command: RebootCommand, others: impl Iterator<Item = i32>) -> 
     }
     reap(REAP_WAIT);
     let contained = !power::in_first_pid_namespace();
+    let mut forcing = None;
     if first && !contained {
-        bounded_sync();
-        power::unmount_disks();
-        bounded_sync();
+        step("sync", SYNC_WAIT, power::sync);
+        step("unmount of disks", UNMOUNT_ALL_WAIT, unmount_disks);
+        step("last sync", LAST_SYNC_WAIT, power::sync);
+        forcing = force_after(REBOOT_WAIT, command);
     }
     if first && let Err(error) = power::reboot(command) {
         say(&["reboot: ", &error.to_string()]);
+        if let Some(pid) = forcing {
+            let _ = signal::send(pid, SIGKILL);
+        }
         if !contained {
             // The kernel refuses; a PID 1 that ends would be a panic. The loop goes on and machined is started again.
             return None;
@@ -64,20 +79,31 @@ fn reap(limit: Duration) {
     }
 }
 
-/// A disk that hangs must not keep the machine from rebooting.
-fn bounded_sync() {
-    let Ok(pid) = ichor_sys::namespace::fork(|| {
-        power::sync();
-        0
-    }) else {
-        return;
-    };
-    let deadline = ichor_sys::host::uptime() + SYNC_WAIT;
-    while ichor_sys::host::uptime() < deadline {
-        if signal::reap_any().is_some_and(|(reaped, _)| reaped == pid) {
-            return;
-        }
-        std::thread::sleep(STEP);
+/// One step of the end, in a child.
+fn step(what: &str, limit: Duration, work: impl FnOnce()) {
+    match bounded::run(limit, work) {
+        Ended::Done => {}
+        Ended::Late => say(&[what, " did not finish in time; continuing"]),
+        Ended::NotStarted(error) => say(&[what, " skipped, no child process: ", &error.to_string()]),
     }
-    say(&["writing everything out takes too long; going on"]);
+}
+
+fn unmount_disks() {
+    let late = |target: &std::path::Path| {
+        say(&["unmount of ", &target.to_string_lossy(), " did not finish in time; continuing"]);
+    };
+    power::unmount_each(&power::disk_mounts(), UNMOUNT_WAIT, power::unmount_disk, late);
+}
+
+/// A child that ends the machine the hard way when `reboot(2)` has not done so by then.
+fn force_after(limit: Duration, command: RebootCommand) -> Option<i32> {
+    let started = namespace::fork(|| {
+        std::thread::sleep(limit);
+        say(&["reboot did not finish in time; forcing it"]);
+        match power::force(command) {
+            Ok(()) => 0,
+            Err(_) => 1,
+        }
+    });
+    started.map_err(|error| say(&["reboot cannot be forced, no child process: ", &error.to_string()])).ok()
 }

@@ -1,9 +1,12 @@
 //! The end of a machine: `reboot(2)` and what comes before it.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::mount::UnmountFlags;
+
+use crate::bounded::{self, Ended};
 
 pub use crate::supervisor::RebootCommand;
 
@@ -37,17 +40,46 @@ pub fn sync() {
     rustix::fs::sync();
 }
 
-/// Unmounts what comes from a block device, innermost first; what is busy becomes read-only. Best effort.
-pub fn unmount_disks() {
-    let Ok(mounts) = crate::mountinfo::mounts() else {
-        return;
+/// Ends the machine at once, without the orderly part of `reboot(2)` that waits for drivers. For when that hangs.
+///
+/// # Errors
+/// When the kernel does not offer it.
+pub fn force(command: RebootCommand) -> io::Result<()> {
+    let key = match command {
+        RebootCommand::Restart | RebootCommand::Kexec => "b",
+        RebootCommand::PowerOff | RebootCommand::Halt => "o",
     };
-    let on_disk = |mount: &&crate::mountinfo::Mount| mount.source.starts_with("/dev/");
-    for mount in mounts.iter().rev().filter(on_disk) {
-        let target = Path::new(&mount.target);
-        if mount.target == "/" || rustix::mount::unmount(target, UnmountFlags::NOFOLLOW).is_err() {
-            let flags = crate::mount::MountFlags::RDONLY;
-            let _ = rustix::mount::mount_remount(target, flags, c"");
+    std::fs::write("/proc/sysrq-trigger", key)
+}
+
+/// Where block devices are mounted, innermost first.
+pub fn disk_mounts() -> Vec<PathBuf> {
+    let mounts = crate::mountinfo::mounts().unwrap_or_default();
+    let on_disk = mounts.into_iter().rev().filter(|mount| mount.source.starts_with("/dev/"));
+    on_disk.map(|mount| PathBuf::from(mount.target)).collect()
+}
+
+/// Unmounts `target`; when it is busy, or the root, makes its filesystem read-only. Best effort; may hang with its disk.
+pub fn unmount_disk(target: &Path) {
+    if target == Path::new("/") || rustix::mount::unmount(target, UnmountFlags::NOFOLLOW).is_err() {
+        let _ = rustix::mount::mount_remount(target, crate::mount::MountFlags::RDONLY, c"");
+    }
+}
+
+/// Does `unmount` to each of the targets, in a child with a deadline of its own: a disk that hangs does not keep the
+/// others from being unmounted. Tells `late` of those that took longer. Only for a program with one thread.
+pub fn unmount_each(
+    targets: &[PathBuf],
+    limit: Duration,
+    unmount: impl Fn(&Path),
+    mut late: impl FnMut(&Path),
+) {
+    for target in targets {
+        match bounded::run(limit, || unmount(target)) {
+            Ended::Done => {}
+            Ended::Late => late(target),
+            // Without a child the call could hang for ever; the deadline of all of them ends it.
+            Ended::NotStarted(_) => unmount(target),
         }
     }
 }

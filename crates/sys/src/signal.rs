@@ -88,6 +88,19 @@ pub fn reap_any() -> Option<(i32, i32)> {
     }
 }
 
+/// Whether one child has ended, without waiting for it; one that has is reaped.
+///
+/// # Errors
+/// When there is no such child.
+pub fn has_ended(pid: i32) -> io::Result<bool> {
+    let mut status = 0;
+    // SAFETY: does not block; `status` is a live integer.
+    match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
+        -1 => Err(io::Error::last_os_error()),
+        found => Ok(found == pid),
+    }
+}
+
 /// Waits for one child; returns its raw status.
 pub fn wait_for(pid: i32) -> io::Result<i32> {
     let mut status = 0;

@@ -22,6 +22,7 @@ pub mod mount;
 pub mod mountinfo;
 pub mod namespace;
 pub mod neighbours;
+pub mod open;
 pub mod pci;
 mod pci_names;
 pub mod poll;

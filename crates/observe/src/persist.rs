@@ -22,6 +22,12 @@ pub const FILE_LEN_MAX: u64 = 5 * 1024 * 1024;
 /// New bytes wait this long for company. A ring holds 1 MiB, so half of that a second is kept whole.
 const GATHER: Duration = Duration::from_secs(2);
 
+/// `O_NOFOLLOW`: a link in the place of a log is an error.
+const NOFOLLOW: i32 = 0o400_000;
+
+/// `O_NONBLOCK`: opening must not wait for the other end of a pipe.
+const NONBLOCK: i32 = 0o4000;
+
 /// Bytes taken from a ring at once.
 const CHUNK: usize = 64 * 1024;
 
@@ -84,8 +90,11 @@ async fn write(mut reader: LogReader, path: PathBuf, mut stop: watch::Receiver<b
 }
 
 /// Appends, putting the file aside first when it is full.
+///
+/// Pods that were given the directory may put other things there: a link is not followed, a pipe not waited for.
 fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let full = match fs::metadata(path) {
+    let full = match fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() => return Err(io::Error::other("not a regular file")),
         Ok(found) => found.len() >= FILE_LEN_MAX,
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(error),
@@ -95,7 +104,14 @@ fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
         aside.push(".1");
         fs::rename(path, aside)?;
     }
-    OpenOptions::new().append(true).create(true).mode(0o640).open(path)?.write_all(bytes)
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o640).custom_flags(NOFOLLOW | NONBLOCK);
+    let mut file = options.open(path)?;
+    // Looked at again through the descriptor: the name may have been given to something else.
+    match file.metadata()?.is_file() {
+        true => file.write_all(bytes),
+        false => Err(io::Error::other("not a regular file")),
+    }
 }
 
 #[cfg(test)]
@@ -119,6 +135,16 @@ mod tests {
         let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
         assert_eq!((read("apid.log").as_str(), read("late.log").as_str()), ("one\ntwo\n", "three\n"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_log_is_not_written_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("a.log"), folder.path().join("other"));
+        fs::write(&other, "kept").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        append(&path, b"lost").unwrap_err();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "kept");
     }
 
     #[test]

@@ -1,4 +1,6 @@
 //! A log in a file, from its tail, followed while it grows and when it is replaced.
+//!
+//! Pods may have a hand in the directories of their logs: no link is followed, and nothing but a regular file opened.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,9 +11,9 @@ use std::time::Duration;
 use futures_util::stream;
 use tonic::{Response, Status};
 
+use ichor_sys::open;
 use ichor_wire::common;
 
-use super::archive;
 use super::reply::{CHUNK, Replies, blocking, data, data_error, io_status, streaming};
 
 /// How far back lines are counted.
@@ -53,7 +55,7 @@ struct Log {
 
 impl Log {
     fn open(path: PathBuf, lines: Option<usize>) -> Result<Self, Status> {
-        let opened = archive::open(&path).and_then(|mut file| {
+        let opened = open::regular(&path).and_then(|mut file| {
             if let Some(lines) = lines {
                 seek_lines(&mut file, lines)?;
             }
@@ -77,11 +79,11 @@ impl Log {
 
     /// Goes on with the new file when the log was rotated, and from its start when it was cut.
     fn is_replaced(&mut self) -> bool {
-        let Ok(found) = std::fs::metadata(&self.path) else { return false };
-        if found.ino() != self.inode
-            && let Ok(file) = archive::open(&self.path)
-        {
-            self.file = file;
+        // The number and the length of the file that was opened, whatever has the name by now.
+        let Ok(named) = open::regular(&self.path) else { return false };
+        let Ok(found) = named.metadata() else { return false };
+        if found.ino() != self.inode {
+            self.file = named;
             self.inode = found.ino();
             return true;
         }
@@ -166,5 +168,22 @@ mod tests {
         assert_eq!(&part.bytes[..], b"new\n");
         let missing = stream(dir.path().join("none"), None, false).await.err().unwrap();
         assert_eq!(missing.code(), tonic::Code::NotFound);
+    }
+    #[tokio::test]
+    async fn container_logs_do_not_follow_symlinks() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let (path, secret) = (base.join("0.log"), base.join("secret"));
+        std::fs::write(&secret, "private key\n").unwrap();
+        std::os::unix::fs::symlink(&secret, &path).unwrap();
+        assert!(stream(path.clone(), None, false).await.is_err(), "a link in the place of a log was read");
+        // Nor when the link comes while the log is followed.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "").unwrap();
+        let mut log = stream(path.clone(), None, true).await.unwrap().into_inner();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&secret, &path).unwrap();
+        let part = tokio::time::timeout(LOOK * 4, log.next()).await;
+        assert!(part.is_err(), "{:?}", part.unwrap().unwrap().unwrap().bytes);
     }
 }

@@ -320,7 +320,7 @@ async fn clear(dirs: Vec<PathBuf>) -> Result<(), TaskError> {
         let mut errors = Vec::new();
         for dir in dirs {
             unmount_below(&dir);
-            clear_dir(&dir, &mut errors);
+            errors.extend(ichor_sys::tree::clear(&dir).iter().map(ToString::to_string));
             // The emptiness has to survive the reboot that follows.
             if let Ok(open) = std::fs::File::open(&dir) {
                 let _ = open.sync_all();
@@ -346,24 +346,6 @@ fn unmount_below(dir: &Path) {
     }
 }
 
-fn clear_dir(dir: &Path, errors: &mut Vec<String>) {
-    let Ok(entries) = std::fs::read_dir(dir) else { return };
-    for path in entries.flatten().map(|entry| entry.path()) {
-        let is_dir = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
-        let removed = if is_dir {
-            clear_dir(&path, errors);
-            std::fs::remove_dir(&path)
-        } else {
-            std::fs::remove_file(&path)
-        };
-        match removed {
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {}
-            Err(error) => errors.push(format!("{}: {error}", path.display())),
-            Ok(()) => {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -385,5 +367,21 @@ mod tests {
         clear(vec![dir.path().to_path_buf(), "/no/such/dir".into()]).await.unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(Path::new("/etc").exists());
+    }
+    #[tokio::test]
+    async fn reset_clears_paths_over_4096_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        // Two halves that a path can name, one put below the other: their end is 6 000 bytes away.
+        let half = |top: &str| {
+            let names = std::iter::repeat_n("d".repeat(100), 30);
+            names.fold(dir.path().join(top), |path, name| path.join(name))
+        };
+        let (upper, lower) = (half("upper"), half("lower"));
+        std::fs::create_dir_all(&upper).unwrap();
+        std::fs::create_dir_all(&lower).unwrap();
+        std::fs::write(lower.join("file"), "x").unwrap();
+        std::fs::rename(dir.path().join("lower"), upper.join("lower")).unwrap();
+        clear(vec![dir.path().to_path_buf()]).await.unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -34,5 +34,6 @@ pub mod smbios;
 pub mod supervisor;
 pub mod sysctl_guard;
 mod text;
+pub mod tree;
 pub mod watchdog;
 pub mod xattr;

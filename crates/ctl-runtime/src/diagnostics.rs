@@ -8,9 +8,11 @@ use ichor_config::ignored::{ignored_arguments, ignored_platform};
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, shared, weak};
 use ichor_ctl::{Configuration, active_input};
 use ichor_resource::network::NodeAddress;
-use ichor_resource::runtime::Diagnostic;
+use ichor_resource::runtime::{Diagnostic, MetaLoad};
 use ichor_types::Cmdline;
 use tracing::{info, warn};
+
+use crate::meta::Meta;
 
 /// A warning that goes away by itself within this time is not reported.
 const PERSISTENCE: Duration = Duration::from_secs(30);
@@ -25,8 +27,8 @@ const DOCUMENTED: [&str; 2] = ["address-overlap", "kubelet-csr"];
 const REMINDER: Duration = Duration::from_secs(5 * 60);
 
 /// Writes `Diagnostics`.
-#[derive(Debug)]
 pub struct DiagnosticsController {
+    meta: Meta,
     mode: Mode,
     /// What the kernel command line asks for and this node ignores: it does not change while the machine is up.
     boot: Vec<String>,
@@ -35,11 +37,11 @@ pub struct DiagnosticsController {
 }
 
 impl DiagnosticsController {
-    /// A controller for a node on this platform, booted with these arguments.
-    pub fn new(platform: &str, mode: Mode, cmdline: &Cmdline) -> Self {
+    /// A controller for a node on this platform, booted with these arguments, that looks at this META.
+    pub fn new(meta: Meta, platform: &str, mode: Mode, cmdline: &Cmdline) -> Self {
         let mut boot = ignored_arguments(cmdline);
         boot.extend(ignored_platform(platform));
-        Self { mode, boot, since: BTreeMap::new() }
+        Self { meta, mode, boot, since: BTreeMap::new() }
     }
 }
 
@@ -47,7 +49,7 @@ impl Controller for DiagnosticsController {
     const NAME: &'static str = "runtime.DiagnosticsController";
 
     fn inputs(&self) -> Vec<Input> {
-        vec![weak::<NodeAddress>(), active_input()]
+        vec![weak::<NodeAddress>(), weak::<MetaLoad>(), active_input()]
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -55,7 +57,7 @@ impl Controller for DiagnosticsController {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        let found = [("address-overlap", address_overlap(ctx)?)];
+        let found = [("address-overlap", address_overlap(ctx)?), ("meta-damaged", meta_damaged(&self.meta))];
         let now = ctx.now();
         let mut reported = not_applied(ctx, self.mode, &self.boot)?;
         for (id, warning) in found {
@@ -126,6 +128,18 @@ fn address_overlap(ctx: &Context) -> Result<Option<Diagnostic>, ControllerError>
             format!("Kubernetes service CIDRs: [{}]", ranges(documents.service_subnets())),
         ],
     }))
+}
+
+/// Both copies of META are damaged.
+fn meta_damaged(meta: &Meta) -> Option<Diagnostic> {
+    let path = meta.damaged()?;
+    Some(Diagnostic {
+        message: "both copies of META are damaged, its values are not in use".to_owned(),
+        details: vec![
+            format!("kept unchanged at {}", path.display()),
+            "reset META to start over with an empty one: reset --system-labels-to-wipe META".to_owned(),
+        ],
+    })
 }
 
 /// Logs diagnostics: new ones, those that stay from time to time, and those that are gone.

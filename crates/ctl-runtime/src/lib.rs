@@ -153,7 +153,7 @@ where
     runtime.register(KernelModuleSpecController::new(&root))?;
     runtime.register(WatchdogTimerController::new(KernelWatchdog))?;
 
-    runtime.register(DiagnosticsController::new(&platform, mode, &arguments))?;
+    runtime.register(DiagnosticsController::new(meta.clone(), &platform, mode, &arguments))?;
     runtime.register(DiagnosticsLoggerController::default())?;
     runtime.register(ExtensionStatusController { root: root.clone() })?;
     runtime.register(ExtensionServiceConfigFilesController { root: root.clone() })?;

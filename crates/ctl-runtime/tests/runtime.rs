@@ -113,7 +113,11 @@ async fn the_whole_family_runs() {
     let ports = Ports {
         files: HostFiles::new(folder.path(), folder.path()),
         root: folder.path().to_owned(),
-        meta: ichor_ctl_runtime::Meta::new(state.clone(), folder.path().join("meta")),
+        meta: ichor_ctl_runtime::Meta::new(
+            state.clone(),
+            folder.path().join("meta"),
+            tokio::runtime::Handle::current(),
+        ),
         sink: heard.clone(),
         time: FakeClock::default(),
         stages: stages.clone(),

@@ -310,11 +310,7 @@ async fn overlapping_addresses_are_told_once_they_last() {
         NodeAddress { addresses: vec!["10.244.0.5/24".parse().unwrap()], ..Default::default() },
     );
     put(&state, "routed-no-k8s", NodeAddress::default());
-    let mut harness = Harness::new(
-        &state,
-        DiagnosticsController::new("sandbox", ichor_config::Mode::CLOUD, &Default::default()),
-    )
-    .unwrap();
+    let mut harness = Harness::new(&state, diagnostics(meta(&state, "/no/meta"))).unwrap();
     harness.reconcile().await.unwrap();
     assert!(state.list::<Diagnostic>("runtime").is_empty());
     assert_eq!(harness.requeue(), Some(Duration::from_secs(30)));
@@ -330,11 +326,35 @@ async fn overlapping_addresses_are_told_once_they_last() {
     assert!(state.list::<Diagnostic>("runtime").is_empty());
 }
 
+fn meta(state: &State, path: impl Into<std::path::PathBuf>) -> Meta {
+    Meta::new(state.clone(), path, tokio::runtime::Handle::current())
+}
+
+fn diagnostics(meta: Meta) -> DiagnosticsController {
+    DiagnosticsController::new(meta, "sandbox", ichor_config::Mode::CLOUD, &Default::default())
+}
+
+#[tokio::test]
+async fn two_bad_meta_copies_are_a_diagnostic() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("meta");
+    std::fs::write(&path, vec![b'x'; 1 << 20]).unwrap();
+    let (state, clock) = ichor_testkit::state();
+    let meta = meta(&state, &path);
+    meta.load().await.unwrap();
+    let mut harness = Harness::new(&state, diagnostics(meta)).unwrap();
+    harness.reconcile().await.unwrap();
+    clock.advance(Duration::from_secs(31));
+    harness.reconcile().await.unwrap();
+    let told = state.get::<Diagnostic>("runtime", "meta-damaged").unwrap();
+    assert_eq!(told.details[0], format!("kept unchanged at {}", path.display()));
+}
+
 #[tokio::test]
 async fn ignored_fields_and_arguments_are_reported_at_once() {
     let (state, _) = ichor_testkit::state();
     let cmdline = Cmdline::parse("talos.platform=aws talos.config=https://host/config?token=hidden");
-    let controller = DiagnosticsController::new("aws", ichor_config::Mode::CLOUD, &cmdline);
+    let controller = DiagnosticsController::new(meta(&state, "/no/meta"), "aws", ichor_config::Mode::CLOUD, &cmdline);
     let mut harness = Harness::new(&state, controller).unwrap();
     harness.reconcile().await.unwrap();
     // A machine that waits for its configuration already says why none came.
@@ -377,7 +397,7 @@ async fn files_of_extension_services_come_and_go_with_their_configuration() {
 async fn the_way_back_is_given_up_once_the_machine_is_well() {
     let folder = tempfile::tempdir().unwrap();
     let (state, _) = ichor_testkit::state();
-    let meta = Meta::new(state.clone(), folder.path().join("meta"));
+    let meta = meta(&state, folder.path().join("meta"));
     meta.set(0x06, b"A".to_vec()).await.unwrap();
     let mut harness = Harness::new(&state, DropUpgradeFallbackController::new(meta.clone())).unwrap();
     let mut status = MachineStatus { stage: MachineStage::Running, ..MachineStatus::default() };

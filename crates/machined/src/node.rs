@@ -138,8 +138,8 @@ impl NodeParts {
         services.with_images(Arc::new(Images::new(&self.paths.containerd, memory)));
         let sequencer = Sequencer::new(tasks.clone(), events.clone(), runtime.clone());
         let disk = Arc::new(StateDir::new(&self.paths.state));
-        let config = ConfigStore::new(state.clone(), disk, runtime);
-        let meta = Meta::new(state.clone(), self.paths.state.join(META_FILE));
+        let config = ConfigStore::new(state.clone(), disk, runtime.clone());
+        let meta = Meta::new(state.clone(), self.paths.state.join(META_FILE), runtime);
         let run = self.paths.run.clone();
         let node = Arc::new(Node {
             platform: self.platform,

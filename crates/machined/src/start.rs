@@ -20,7 +20,6 @@ use ichor_ctl_config::{AcquireController, MachineTypeController};
 use ichor_ctl_k8s::prism::KubePrismController;
 use ichor_observe::{ConsoleSink, KernelSink, LogLayer, LogManager};
 use ichor_rpc::unix::{self, Access};
-use ichor_sys::cores::Cores;
 use ichor_sys::supervisor::{Client, PowerRequest};
 use ichor_types::Cmdline;
 use ichor_wire::common;
@@ -107,12 +106,6 @@ fn single_thread() -> io::Result<Runtime> {
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .thread_keep_alive(Duration::from_secs(1))
-        // A thread begins where the one that starts it may run, and for the API's that is a single core at times.
-        .on_thread_start(|| {
-            if let Err(error) = Cores::of_process().and_then(|all| all.take()) {
-                warn!(%error, "a thread keeps to one core");
-            }
-        })
         .build()
 }
 

@@ -7,7 +7,6 @@ pub mod bounded;
 pub mod cgroup;
 pub mod clock;
 pub mod confine;
-pub mod cores;
 pub mod counters;
 pub mod credentials;
 pub mod device;

@@ -28,7 +28,6 @@ use ichor_wire::time::time_service_server::TimeServiceServer;
 use super::guard::{CatchPanic, MaintenanceGate};
 use super::health::ClusterApi;
 use super::machine::{Api, ApiMode};
-use super::one_core::{Beside, Host, OneCore};
 use crate::audit::{self, Audit, Audited, Reports};
 use crate::daemons::APID_UID;
 use crate::node::Node;
@@ -76,19 +75,12 @@ pub fn services(node: &Arc<Node>) -> Services {
 pub async fn serve_machine(node: Arc<Node>, listener: UnixListener, stop: CancellationToken) {
     let services = services(&node);
     let audit = node.audit.clone();
-    let one_core = OneCore::new(Host::new());
-    let calls = one_core.clone();
     let make: Make = Box::new(move |peer| {
         let guarded = Authorize::new(CatchPanic(services.clone()));
         let audited = Audited::new(guarded, audit.clone(), Some(APID_UID));
-        let service = Beside::new(audited, calls.clone(), &peer, APID_UID);
-        Boxed::new(Grpc::new(service, peer))
+        Boxed::new(Grpc::new(audited, peer))
     });
-    tokio::select! {
-        () = serve_unix_boxed(listener, Limits::default(), stop, make) => {}
-        () = one_core.keep() => {}
-    }
-    one_core.end();
+    serve_unix_boxed(listener, Limits::default(), stop, make).await;
 }
 
 /// Serves the part of the state that one daemon may read, until `stop`.

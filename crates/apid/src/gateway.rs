@@ -190,8 +190,6 @@ async fn housekeep(proxy: &Proxy) {
         // Only in a quiet spell: returning pages that are needed at once helps nobody.
         if now == seen && now != trimmed {
             ichor_sys::memory::trim();
-            // What the burst did not need stays in the kernel's cache, for whoever comes next.
-            let _ = ichor_sys::memory::release_code();
             trimmed = now;
         }
         seen = now;

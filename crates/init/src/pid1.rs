@@ -88,7 +88,6 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
     };
     // What the set-up used is not needed again.
     ichor_sys::memory::trim();
-    let _ = ichor_sys::memory::release_code();
     loop {
         let turn = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| init.turn()));
         match turn {

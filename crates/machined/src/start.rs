@@ -45,9 +45,6 @@ const COUNTDOWN: Duration = Duration::from_secs(10);
 /// Threads for short blocking work; they end after a second without any.
 const BLOCKING_THREADS_MAX: usize = 8;
 
-/// A machine has come to rest this long after its boot.
-const SETTLE: Duration = Duration::from_secs(3);
-
 /// Freed memory goes back to the kernel this often; with a small heap that is a fraction of a millisecond.
 const TRIM_EVERY: Duration = Duration::from_secs(10);
 
@@ -234,7 +231,6 @@ impl Machine {
 
         let fatal = watch_for_fatal(&node);
         boot(&node, &program).await;
-        tokio::spawn(let_go_of_the_start());
         fatal.await;
         emergency(&node, &self.supervisor, &tasks).await;
         // init ends the machine, and this process with it.
@@ -303,14 +299,6 @@ async fn heed_power(node: Arc<Node>, mut requests: mpsc::Receiver<PowerRequest>)
             PowerRequest::Shutdown => node.sequencer.start(Request::Shutdown { force: true }, true, ""),
             PowerRequest::Reboot => node.sequencer.start(Request::Reboot { force: false }, true, ""),
         }
-    }
-}
-
-/// Most of the program was only needed to start; the kernel can have those pages back.
-async fn let_go_of_the_start() {
-    tokio::time::sleep(SETTLE).await;
-    if let Err(error) = ichor_sys::memory::release_code() {
-        warn!(%error, "the code of the start stays in memory");
     }
 }
 

@@ -57,6 +57,7 @@ const LAYERS: &[(u8, &[&str])] = &[
             "client",
             "provision",
             "provision-sandbox",
+            "ops",
             "imager",
             "cli",
         ],

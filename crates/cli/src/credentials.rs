@@ -13,8 +13,8 @@ use ichor_wire::machine::{GenerateClientConfiguration, GenerateClientConfigurati
 use jiff::Timestamp;
 use tonic::Code;
 
+use crate::connection::Connection;
 use crate::failure::{Context as _, Failure};
-use crate::parse::Call;
 use crate::{explain, files, profile, term, text};
 
 /// From when on the end of a certificate is told.
@@ -78,11 +78,12 @@ pub fn check(name: &str, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// `config renew`: a new certificate in the place of the one that ends.
-pub async fn renew(call: &Call) -> Result<(), Failure> {
-    let loaded = profile::load(call)?;
-    let (config, path) = profile::open(call)?;
-    let (name, context) = profile::context(&config, call.some_text("context"))?;
+/// `config renew`: a new certificate in the place of the one that ends, as long-lived as that was unless `ttl` says
+/// otherwise.
+pub async fn renew(connection: &Connection, ttl: Option<Duration>) -> Result<(), Failure> {
+    let loaded = profile::load(connection)?;
+    let (config, path) = profile::open(connection)?;
+    let (name, context) = profile::context(&config, connection.context.as_deref())?;
     let Some(old) = certificate(context) else {
         return Err(Failure::new(format!("context \"{name}\" has no client certificate"))
             .hint("`ichorctl config contexts` lists the others, --context NAME names one"));
@@ -91,16 +92,16 @@ pub async fn renew(call: &Call) -> Result<(), Failure> {
     let peer = term::patient("connecting", client.connect()).await;
     peer.map_err(|error| explain::unreachable(&error))?;
     // The endpoint itself issues; a machine is named only when it was asked for.
-    let client = match call.list("nodes").as_slice() {
+    let client = match connection.nodes.as_slice() {
         [] => client,
         [node] => client.to_node(node),
         _ => {
             return Err(Failure::new("one machine issues the certificate").hint("name one with `-n ADDRESS`"));
         }
     };
-    let ttl = if call.given("crt-ttl") { call.duration("crt-ttl") } else { lifetime(&old) };
+    let ttl = ttl.unwrap_or_else(|| lifetime(&old));
     let issued = term::patient("waiting for the certificate", request(&client, &old, ttl)).await?;
-    let end = replace(call, &path, name, &old, &issued).await?;
+    let end = replace(connection, &path, name, &old, &issued).await?;
     eprintln!(
         "renewed the client certificate of context \"{name}\" in {}: it ends {} ({})",
         path.display(),
@@ -111,19 +112,19 @@ pub async fn renew(call: &Call) -> Result<(), Failure> {
 }
 
 /// Renews a certificate that ends soon, where that was asked for. Never an error: the old one is still good.
-pub async fn renew_if_wanted(call: &Call, client: &Client) {
+pub async fn renew_if_wanted(connection: &Connection, client: &Client) {
     if !is_automatic() {
         return;
     }
-    let Ok((config, path)) = profile::open(call) else { return };
-    let Ok((name, context)) = profile::context(&config, call.some_text("context")) else { return };
+    let Ok((config, path)) = profile::open(connection) else { return };
+    let Ok((name, context)) = profile::context(&config, connection.context.as_deref()) else { return };
     let Some(old) = certificate(context) else { return };
     if standing(old.not_after, Timestamp::now()) != Standing::Ending {
         return;
     }
     let work = async {
         let issued = request(client, &old, lifetime(&old)).await?;
-        replace(call, &path, name, &old, &issued).await
+        replace(connection, &path, name, &old, &issued).await
     };
     let done = tokio::time::timeout(AUTO_TIMEOUT, work).await;
     match done.unwrap_or_else(|_| Err(Failure::new(format!("no answer within {AUTO_TIMEOUT:?}")))) {
@@ -174,7 +175,7 @@ async fn request(
 
 /// Puts a new certificate in the place of the old one, after it has been tried.
 async fn replace(
-    call: &Call,
+    connection: &Connection,
     path: &Path,
     name: &str,
     old: &CertInfo,
@@ -198,7 +199,7 @@ async fn replace(
     if !new.ca.is_empty() {
         context.ca = new.ca;
     }
-    try_out(&config, name, call.list("endpoints")).await?;
+    try_out(&config, name, connection.endpoints.clone()).await?;
     save(&config, path)?;
     Ok(info.not_after)
 }

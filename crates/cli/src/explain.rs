@@ -3,9 +3,15 @@
 use std::io;
 
 use ichor_client::{DialError, NodeError, Unreachable, status_text};
+use ichor_config::patch::PatchError;
 use tonic::{Code, Status};
 
+use ichor_ops::Problem;
+use ichor_ops::providers::PROVIDERS;
+use ichor_provision::ProvisionError;
+
 use crate::failure::{Failure, chain};
+use crate::machineconfig;
 use crate::session::errors_text;
 
 /// No endpoint could be reached.
@@ -60,6 +66,64 @@ pub fn status(doing: &str, status: &Status) -> Failure {
     match code_hint(status.code(), status.message()) {
         Some(hint) => failure.hint(hint),
         None => failure,
+    }
+}
+
+/// Engines say what went wrong; what to do about it in terms of this program is added here.
+impl From<ichor_ops::Error> for Failure {
+    fn from(error: ichor_ops::Error) -> Self {
+        let failure = match error.problem() {
+            Problem::Unreachable(cause) => return unreachable(cause),
+            Problem::Patch { name, text, source } => match &**source {
+                PatchError::Config(problems) => return machineconfig::pointed(problems, name, text),
+                other => return Self::new(format!("apply the patch: {}", chain(other))),
+            },
+            _ => Self::new(chain(&error)).whole(),
+        };
+        let hint = match error.problem() {
+            Problem::Provision(ProvisionError::UnknownProvider { .. }) => Some(format!(
+                "use {}; sandbox is the default and needs neither a container engine nor KVM",
+                PROVIDERS.names().collect::<Vec<_>>().join(" or ")
+            )),
+            Problem::NoControlPlaneRuns { cluster } => {
+                Some(format!("start them with `ichorctl cluster start --name {cluster}`"))
+            }
+            other => hint(other).map(str::to_owned),
+        };
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}
+
+fn hint(problem: &Problem) -> Option<&'static str> {
+    match problem {
+        Problem::Call { status, .. } => code_hint(status.code(), status.message()),
+        Problem::Node { error, .. } => error.code.and_then(|code| code_hint(code, &error.text)),
+        Problem::BadEndpoint(_) => Some("use https://HOST:PORT"),
+        Problem::NoMembers => Some("name the machines with --control-plane-nodes and --worker-nodes"),
+        Problem::Provision(ProvisionError::NoFreeNetwork) => {
+            Some("remove a cluster with `ichorctl cluster destroy`, or choose a network with --cidr")
+        }
+        Problem::Unhealthy(_) => Some("the machines go on; look again with `ichorctl health --server=false`"),
+        Problem::MachineNotReady { .. } => {
+            Some("the machine goes on; look at it with `ichorctl cluster show` and `ichorctl dmesg`")
+        }
+        Problem::NoContext { .. } => Some("name the file that has it with --talosconfig"),
+        Problem::NetworkOverlap { .. } => Some(
+            "choose another with --cidr, such as 10.5.0.0/24, or change cluster.network with --config-patch",
+        ),
+        Problem::OnlyControlPlane { .. } => Some(
+            "add another one first with `ichorctl cluster add`, or remove all with `ichorctl cluster destroy`",
+        ),
+        Problem::QuorumLost { .. } => {
+            Some("bring them back or remove them first; --force removes it all the same")
+        }
+        Problem::NotLeft { .. } => {
+            Some("it goes on; look at it with `ichorctl dmesg`, or remove it with --force")
+        }
+        _ => None,
     }
 }
 

@@ -6,6 +6,7 @@ pub mod bolt;
 pub mod cgroups;
 pub mod cmd;
 pub mod complete;
+pub mod connection;
 pub mod credentials;
 pub mod dashboard;
 pub mod explain;
@@ -15,10 +16,7 @@ pub mod fleet;
 pub mod follow;
 pub mod help;
 pub mod identity;
-pub mod kubeconfig;
-pub mod kubernetes;
 pub mod machineconfig;
-pub mod node_config;
 pub mod output;
 pub mod packets;
 pub mod parse;
@@ -50,6 +48,11 @@ pub fn print(text: &str) -> Result<(), Failure> {
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(())
+}
+
+/// Prints a line of progress. A reader that went away does not stop what is being done.
+pub fn say(line: &str) {
+    let _ = print(&format!("{line}\n"));
 }
 
 /// Runs the command line `words`, without the program's name. Exit status is 0 or 1; only commands that

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::table::{Command, Flag, Kind, flags_of};
 use crate::text;
@@ -220,6 +221,11 @@ impl Call {
     /// The names of the command and its parents, `ichorctl` first.
     pub fn path_text(&self) -> String {
         path_text(&self.path)
+    }
+
+    /// Whom the command talks to.
+    pub fn connection(&self) -> Connection {
+        Connection::of(self)
     }
 
     /// The command that was called.

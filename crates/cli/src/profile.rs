@@ -6,9 +6,9 @@ use ichor_client::Client;
 use ichor_client::profile::{self, Location, Overrides, Profile, ProfileError};
 use ichor_config::talosconfig::{ClientConfig, Context, ContextError};
 
+use crate::connection::Connection;
 use crate::failure::{Context as _, Failure};
 use crate::files;
-use crate::parse::Call;
 use crate::text;
 
 /// What a command that talks to machines works with.
@@ -30,13 +30,13 @@ impl Loaded {
     }
 }
 
-/// Resolves the flags of `call` and the client configuration.
-pub fn load(call: &Call) -> Result<Loaded, Failure> {
-    let (config, _) = open(call)?;
-    if let Ok((name, context)) = profile::context(&config, call.some_text("context")) {
+/// Resolves connection flags and the client configuration.
+pub fn load(connection: &Connection) -> Result<Loaded, Failure> {
+    let (config, _) = open(connection)?;
+    if let Ok((name, context)) = profile::context(&config, connection.context.as_deref()) {
         crate::credentials::check(name, context)?;
     }
-    let overrides = overrides(call);
+    let overrides = overrides(connection);
     let profile = Profile::resolve(&config, &overrides).map_err(|error| {
         let failure = explain(&error, Some(&config));
         match error {
@@ -54,19 +54,18 @@ pub fn insecure_client(nodes: &[String], fingerprints: &[String]) -> Result<Clie
     profile::insecure(nodes, fingerprints).plain()
 }
 
-fn overrides(call: &Call) -> Overrides {
-    let some = |name: &str| call.some_text(name).map(str::to_owned);
+fn overrides(connection: &Connection) -> Overrides {
     Overrides {
-        context: some("context"),
-        endpoints: call.list("endpoints"),
-        nodes: call.list("nodes"),
-        cluster: some("cluster"),
+        context: connection.context.clone(),
+        endpoints: connection.endpoints.clone(),
+        nodes: connection.nodes.clone(),
+        cluster: connection.cluster.clone(),
     }
 }
 
-/// Where the client configuration of `call` is.
-pub fn locate(call: &Call) -> Result<Location, Failure> {
-    locate_at(call.some_text("talosconfig"))
+/// Where the client configuration is.
+pub fn locate(connection: &Connection) -> Result<Location, Failure> {
+    locate_at(connection.talosconfig.as_deref())
 }
 
 /// Where the client configuration is, when `explicit` names no other place.
@@ -78,9 +77,9 @@ pub fn locate_at(explicit: Option<&str>) -> Result<Location, Failure> {
     })
 }
 
-/// Opens the client configuration of `call`; a missing file is created empty.
-pub fn open(call: &Call) -> Result<(ClientConfig, PathBuf), Failure> {
-    open_at(&locate(call)?)
+/// Opens the client configuration; a missing file is created empty.
+pub fn open(connection: &Connection) -> Result<(ClientConfig, PathBuf), Failure> {
+    open_at(&locate(connection)?)
 }
 
 /// Opens the client configuration at a place; a missing file is created empty.
@@ -156,16 +155,16 @@ pub fn context<'a>(
 }
 
 /// When the certificate of the context ends; nothing is created or complained about.
-pub fn own_certificate_end(call: &Call) -> Option<jiff::Timestamp> {
-    let config = read(&locate(call).ok()?.path).ok()?;
-    let (_, context) = profile::context(&config, call.some_text("context")).ok()?;
+pub fn own_certificate_end(connection: &Connection) -> Option<jiff::Timestamp> {
+    let config = read(&locate(connection).ok()?.path).ok()?;
+    let (_, context) = profile::context(&config, connection.context.as_deref()).ok()?;
     let crt = context.crt_pem().ok()??;
     Some(ichor_pki::CertInfo::parse(crt).ok()?.not_after)
 }
 
 /// The names of all contexts, for completion.
-pub fn context_names(call: &Call) -> Vec<String> {
-    let Ok(location) = locate(call) else { return Vec::new() };
+pub fn context_names(connection: &Connection) -> Vec<String> {
+    let Ok(location) = locate(connection) else { return Vec::new() };
     read(&location.path).map(|config| names(&config)).unwrap_or_default()
 }
 

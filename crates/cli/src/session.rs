@@ -7,9 +7,9 @@ use ichor_client::{Client, NodeError, Reply, Target, split, status_text};
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::{Code, Status};
 
+use crate::connection::Connection;
 use crate::explain;
 use crate::failure::Failure;
-use crate::parse::Call;
 use crate::{term, text};
 
 /// How long machines may take to tell their version before the command goes on without it.
@@ -24,12 +24,14 @@ pub struct Session {
     pub label: String,
     /// Calls name their machines; not so when talking to a machine without configuration.
     routed: bool,
+    /// The command's name, for errors.
+    command: String,
 }
 
 impl Session {
     /// Connects to the machines of the command line or the client configuration.
-    pub async fn open(call: &Call) -> Result<Self, Failure> {
-        let profile = crate::profile::load(call)?;
+    pub async fn open(connection: &Connection) -> Result<Self, Failure> {
+        let profile = crate::profile::load(connection)?;
         if profile.nodes.is_empty() {
             return Err(Failure::new(
                 "nodes are not set for the command: please use `--nodes` flag or configuration file \
@@ -39,20 +41,20 @@ impl Session {
         }
         let client = profile.client()?;
         let peer = connect(&client).await?;
-        crate::credentials::renew_if_wanted(call, &client).await;
-        Ok(Self::over(client, profile.nodes, peer, true))
+        crate::credentials::renew_if_wanted(connection, &client).await;
+        Ok(Self::over(client, profile.nodes, peer, true).named(connection))
     }
 
     /// Connects to the only machine that is named; when none is, to an endpoint, which then answers itself. For
     /// programs in pods, whose client configuration names endpoints alone.
-    pub async fn open_near(call: &Call) -> Result<Self, Failure> {
-        if !crate::profile::load(call)?.nodes.is_empty() {
-            let session = Self::open(call).await?;
-            return session.only(call).map(|_| session);
+    pub async fn open_near(connection: &Connection) -> Result<Self, Failure> {
+        if !crate::profile::load(connection)?.nodes.is_empty() {
+            let session = Self::open(connection).await?;
+            return session.only().map(|_| session);
         }
-        let client = crate::profile::load(call)?.client()?;
+        let client = crate::profile::load(connection)?.client()?;
         let peer = connect(&client).await?;
-        Ok(Self::over(client, vec![peer.clone()], peer, false))
+        Ok(Self::over(client, vec![peer.clone()], peer, false).named(connection))
     }
 
     /// The client of the machine that [`Session::open_near`] found.
@@ -62,8 +64,8 @@ impl Session {
 
     /// Connects to a machine that has no configuration yet: the nodes themselves, without a client
     /// certificate, pinned to `fingerprints` when there are any.
-    pub async fn open_insecure(call: &Call, fingerprints: &[String]) -> Result<Self, Failure> {
-        let nodes = call.list("nodes");
+    pub async fn open_insecure(connection: &Connection, fingerprints: &[String]) -> Result<Self, Failure> {
+        let nodes = connection.nodes.clone();
         if nodes.is_empty() {
             return Err(Failure::new("nodes are not set for the command: please use `--nodes` flag").hint(
                 "with --insecure the nodes are connected to directly, no client configuration is read",
@@ -71,16 +73,20 @@ impl Session {
         }
         let client = crate::profile::insecure_client(&nodes, fingerprints)?;
         let peer = connect(&client).await?;
-        Ok(Self::over(client, nodes, peer, false))
+        Ok(Self::over(client, nodes, peer, false).named(connection))
     }
 
-    /// [`Session::open_insecure`] with `--insecure`, else [`Session::open`].
-    pub async fn open_either(call: &Call) -> Result<Self, Failure> {
-        if call.on("insecure") { Self::open_insecure(call, &[]).await } else { Self::open(call).await }
+    /// [`Session::open_insecure`] with `insecure`, else [`Session::open`].
+    pub async fn open_either(connection: &Connection, insecure: bool) -> Result<Self, Failure> {
+        if insecure { Self::open_insecure(connection, &[]).await } else { Self::open(connection).await }
     }
 
     fn over(client: Client, nodes: Vec<String>, peer: String, routed: bool) -> Self {
-        Self { client, nodes, label: peer, routed }
+        Self { client, nodes, label: peer, routed, command: String::new() }
+    }
+
+    fn named(self, connection: &Connection) -> Self {
+        Self { command: connection.command.clone(), ..self }
     }
 
     /// Waits for the answer to a question, and says so when it takes long.
@@ -119,12 +125,12 @@ impl Session {
     }
 
     /// The client for a command that works with one machine only.
-    pub fn only(&self, call: &Call) -> Result<Client, Failure> {
+    pub fn only(&self) -> Result<Client, Failure> {
         match self.nodes.as_slice() {
             [node] => Ok(self.node(node)),
             _ => Err(Failure::new(format!(
                 "command \"{}\" is not supported with multiple nodes",
-                call.path[1..].iter().map(|command| command.name).collect::<Vec<_>>().join(" ")
+                self.command
             ))
             .hint("name one machine with `-n ADDRESS`")),
         }
@@ -180,15 +186,15 @@ impl Session {
 
 impl Session {
     /// The client and the machines of a command that explains itself why a connection fails.
-    pub fn prepare(call: &Call) -> Result<(Client, Vec<String>), Failure> {
-        if call.on("insecure") {
-            let nodes = call.list("nodes");
+    pub fn prepare(connection: &Connection, insecure: bool) -> Result<(Client, Vec<String>), Failure> {
+        if insecure {
+            let nodes = connection.nodes.clone();
             if nodes.is_empty() {
                 return Err(Failure::new("nodes are not set for the command: please use `--nodes` flag"));
             }
             return Ok((crate::profile::insecure_client(&nodes, &[])?, nodes));
         }
-        let profile = crate::profile::load(call)?;
+        let profile = crate::profile::load(connection)?;
         if profile.nodes.is_empty() {
             return Err(Failure::new("nodes are not set for the command: please use `--nodes` flag")
                 .hint("give them with `-n ADDRESS`, or keep them with `ichorctl config node ADDRESS...`"));
@@ -268,7 +274,7 @@ fn numbers(tag: &str) -> Option<[u64; 3]> {
 }
 
 /// Runs a command's conversation to its end, or until Ctrl-C.
-pub fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+pub fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -4,6 +4,7 @@
 //! death is the machine's, and its exit code says how the machine ended.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use ichor_sys::signal::{self, Signals};
 use crate::cgroups::Hierarchies;
 use crate::error::SetupError;
 use crate::layout::Layout;
-use crate::rootfs;
+use crate::{ipv4, rootfs};
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -120,7 +121,8 @@ fn connect(cluster: &Cluster, machine: &Machine) -> Result<(), SetupError> {
     let fleet = Netlink::open()?;
     namespace::unshare(Namespaces::NET).map_err(SetupError::step("make a network namespace"))?;
     let own = namespace::own_net().map_err(SetupError::step("open the network namespace"))?;
-    let [.., third, fourth] = machine.address.octets();
+    let address = ipv4::address(machine)?;
+    let [.., third, fourth] = address.octets();
     let port = format!("m{third}.{fourth}");
     let runtime =
         tokio::runtime::Builder::new_current_thread().build().map_err(SetupError::step("make a runtime"))?;
@@ -141,15 +143,15 @@ fn connect(cluster: &Cluster, machine: &Machine) -> Result<(), SetupError> {
         link::set_master(&fleet, &port, Some(crate::supervisor::BRIDGE)).await?;
         link::set_up(&fleet, &port, true).await?;
         let inside = Netlink::open()?;
-        link::set_hardware_addr(&inside, "eth0", &hardware_address(machine)).await?;
+        link::set_hardware_addr(&inside, "eth0", &hardware_address(address)).await?;
         link::set_mtu(&inside, "eth0", cluster.network.mtu).await?;
         Ok(())
     })
 }
 
 /// The same at each boot: locally administered, then the machine's address.
-fn hardware_address(machine: &Machine) -> [u8; 6] {
-    let [a, b, c, d] = machine.address.octets();
+fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
     [0x02, 0x1c, a, b, c, d]
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn bind(addresses: &[Ipv4Addr]) -> Result<Vec<Forward>, SetupError> {
     let mut forwards = Vec::new();
     for address in addresses {
         for port in PORTS {
-            forwards.push(bind_one(ichor_provision::loopback(*address), *address, port)?);
+            forwards.push(bind_one(crate::ipv4::loopback(*address), *address, port)?);
         }
     }
     Ok(forwards)

@@ -22,7 +22,9 @@ mod control;
 mod error;
 mod fleet;
 mod forward;
+mod ipv4;
 mod layout;
+mod plan;
 mod provider;
 mod reload;
 mod rootfs;
@@ -33,6 +35,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub use provider::Sandbox;
+
+/// The provider, for a program's list of them.
+pub const REGISTRATION: ichor_provision::Registration = ichor_provision::Registration {
+    name: Sandbox::NAME,
+    open: |store| std::sync::Arc::new(Sandbox::new(store)),
+    helper: Some(hidden_main),
+};
 
 /// The first argument of the processes that make up a cluster.
 const HIDDEN: &str = "__sandbox";

@@ -1,23 +1,23 @@
 //! The provider as its users see it: creates the directory, starts the supervisor, talks to it, removes it all.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ichor_provision::{
-    Cluster, ClusterRequest, MachineRequest, MachineStatus, Provider, ProvisionError, Store,
+    Cluster, ClusterRequest, Configs, Endpoint, Machine, MachineRequest, MachineStatus, Plan, Power,
+    Provider, ProvisionError, Steps, Store,
 };
 use ichor_sys::{loopdev, process, signal};
-use ipnet::Ipv4Net;
 
 use crate::control::{self, Reply, Request};
 use crate::fleet::STOP_WAIT;
 use crate::layout::Layout;
 use crate::supervisor::{FAILED, READY};
-use crate::{HIDDEN, rootfs};
+use crate::{HIDDEN, ipv4, rootfs};
 
 const SIGKILL: i32 = 9;
 /// How long the supervisor may take to set itself up.
@@ -30,11 +30,9 @@ const LOOP_WAIT: Duration = Duration::from_secs(30);
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// How long machines may take to be made or forgotten.
 const RELOAD_WAIT: Duration = Duration::from_secs(30);
-/// The networks offered when none is asked for: 10.5.0.0/24 and up.
-const FIRST_NETWORK: u8 = 5;
-const LAST_NETWORK: u8 = 89;
-/// Longer, and the kernel refuses the address of a Unix socket.
-const SOCKET_PATH_MAX: usize = 107;
+/// The ports of the machine API and of the Kubernetes API.
+const MACHINE_PORT: u16 = 50000;
+const KUBERNETES_PORT: u16 = 6443;
 
 /// Machines made of namespaces.
 #[derive(Clone, Debug)]
@@ -53,27 +51,7 @@ impl Sandbox {
         Self { store: root.map_or(store, Store::new) }
     }
 
-    /// The store.
-    pub fn store(&self) -> &Store {
-        &self.store
-    }
-
-    /// A network that no cluster in the store uses and whose first loopback address is free.
-    pub fn free_network(&self) -> Option<Ipv4Net> {
-        let taken: Vec<Ipv4Net> =
-            self.store.list().unwrap_or_default().into_iter().map(|cluster| cluster.network.cidr).collect();
-        (FIRST_NETWORK..=LAST_NETWORK)
-            .filter_map(|second| Ipv4Net::new([10, second, 0, 0].into(), 24).ok())
-            .filter(|network| !taken.iter().any(|other| other.contains(network) || network.contains(other)))
-            .find(|network| {
-                let first = network.hosts().nth(1).map(ichor_provision::loopback);
-                first.is_some_and(|address| {
-                    std::net::TcpListener::bind((address, crate::forward::PORTS[0])).is_ok()
-                })
-            })
-    }
-
-    fn layout(&self, cluster: &str) -> Result<Layout, ProvisionError> {
+    pub(crate) fn layout(&self, cluster: &str) -> Result<Layout, ProvisionError> {
         Ok(Layout::new(&self.store.dir(cluster)?))
     }
 
@@ -145,10 +123,10 @@ impl Sandbox {
     /// Everything but the checks of `create`; what it leaves behind on failure is the caller's to remove.
     fn make(
         &self,
-        cluster: &Cluster,
-        request: &ClusterRequest,
+        plan: &Plan,
+        configs: &Configs,
         layout: &Layout,
-        progress: &mut dyn FnMut(&str),
+        steps: Steps<'_>,
     ) -> Result<(), ProvisionError> {
         use std::os::unix::fs::PermissionsExt;
         let dir = layout.dir();
@@ -156,13 +134,18 @@ impl Sandbox {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(|source| {
             ProvisionError::File { what: "set the mode of", path: dir.to_owned(), source }
         })?;
-        self.store.save(cluster)?;
-        for machine in &request.machines {
-            rootfs::make_persistent(layout, &machine.name, machine.config.as_deref())
-                .map_err(|error| ProvisionError::Failed { text: error.sentence() })?;
-        }
-        progress("starting the machines");
-        self.launch(layout, &cluster.name)
+        self.store.save(&plan.cluster)?;
+        self.make_persistent(plan, configs, layout)?;
+        steps("starting the machines");
+        self.launch(layout, &plan.cluster.name)
+    }
+
+    fn make_persistent(&self, plan: &Plan, configs: &Configs, layout: &Layout) -> Result<(), ProvisionError> {
+        plan.new.iter().try_for_each(|machine| {
+            let config = configs.get(&machine.name).map(Vec::as_slice);
+            rootfs::make_persistent(layout, &machine.name, config)
+                .map_err(|error| ProvisionError::Failed { text: error.sentence() })
+        })
     }
 
     /// Kills all processes of the cluster and waits until they are gone.
@@ -231,68 +214,52 @@ impl Provider for Sandbox {
         Self::NAME
     }
 
-    fn create(
-        &self,
-        request: &ClusterRequest,
-        progress: &mut dyn FnMut(&str),
-    ) -> Result<Cluster, ProvisionError> {
-        need_root("making sandbox machines")?;
-        let mut cluster = Cluster::plan(Self::NAME, request)?;
-        cluster.image = fs::canonicalize(&request.image)
-            .ok()
-            .filter(|path| File::open(path).is_ok() && path.is_file())
-            .ok_or_else(|| ProvisionError::NoImage { path: request.image.clone() })?;
-        if let Some(images) = &mut cluster.images {
-            // The supervisor works from another directory, and says so late.
-            let found = fs::canonicalize(&*images).ok().filter(|path| path.join("index.json").is_file());
-            *images = found.ok_or_else(|| ProvisionError::NoImages { path: images.clone() })?;
-        }
-        let layout = self.layout(&cluster.name)?;
-        let socket = layout.control();
-        if socket.as_os_str().len() > SOCKET_PATH_MAX {
-            return Err(ProvisionError::File {
-                what: "use",
-                path: socket,
-                source: io::Error::new(
-                    io::ErrorKind::InvalidFilename,
-                    "the path of the state directory is too long for a socket",
-                ),
-            });
-        }
-        progress("making the cluster's directory");
-        self.store.reserve(&cluster.name)?;
-        // The supervisor sees the same directory by its real name.
-        if let Err(error) = self.make(&cluster, request, &layout, progress) {
-            let _ = self.remove_all(&layout, &cluster.name);
-            return Err(error);
-        }
-        Ok(self.with_status(cluster))
+    fn store(&self) -> &Store {
+        &self.store
     }
 
-    fn add(
-        &self,
-        cluster: &str,
-        machines: &[MachineRequest],
-        progress: &mut dyn FnMut(&str),
-    ) -> Result<Cluster, ProvisionError> {
+    fn plan(&self, request: &ClusterRequest) -> Result<Plan, ProvisionError> {
+        self.plan_cluster(request)
+    }
+
+    fn create(&self, plan: &Plan, configs: &Configs, steps: Steps<'_>) -> Result<Cluster, ProvisionError> {
         need_root("making sandbox machines")?;
+        let name = &plan.cluster.name;
+        let layout = self.layout(name)?;
+        steps("making the cluster's directory");
+        self.store.reserve(name)?;
+        // The supervisor sees the same directory by its real name.
+        if let Err(error) = self.make(plan, configs, &layout, steps) {
+            let _ = self.remove_all(&layout, name);
+            return Err(error);
+        }
+        Ok(self.with_status(plan.cluster.clone()))
+    }
+
+    fn plan_more(&self, cluster: &str, machines: &[MachineRequest]) -> Result<Plan, ProvisionError> {
+        self.plan_machines(cluster, machines)
+    }
+
+    fn add(&self, plan: &Plan, configs: &Configs, steps: Steps<'_>) -> Result<Cluster, ProvisionError> {
+        need_root("making sandbox machines")?;
+        let cluster = plan.cluster.name.as_str();
         let before = self.store.load(cluster)?;
         let _lock = self.store.lock(cluster)?;
         self.ask(cluster, &Request::Status, ANSWER_WAIT)?;
-        let mut after = before.clone();
-        after.grow(machines)?;
+        let is_new = |machine: &&Machine| plan.new.iter().any(|new| new.name == machine.name);
+        let old = plan.cluster.machines.iter().filter(|machine| !is_new(machine)).map(|old| &old.name);
+        if !old.eq(before.machines.iter().map(|machine| &machine.name)) {
+            // Between plan and lock somebody else changed the cluster; addresses may be taken.
+            return Err(ProvisionError::Busy { name: cluster.to_owned() });
+        }
         let layout = self.layout(cluster)?;
-        progress("starting the machines");
-        let made = machines
-            .iter()
-            .try_for_each(|machine| {
-                rootfs::make_persistent(&layout, &machine.name, machine.config.as_deref())
-                    .map_err(|error| ProvisionError::Failed { text: error.sentence() })
-            })
-            .and_then(|()| self.store.save(&after))
+        steps("starting the machines");
+        let made = self
+            .make_persistent(plan, configs, &layout)
+            .and_then(|()| self.store.save(&plan.cluster))
             .and_then(|()| self.ask(cluster, &Request::Reload, RELOAD_WAIT));
         if let Err(error) = made {
-            let names = || machines.iter().map(|machine| machine.name.as_str());
+            let names = || plan.new.iter().map(|machine| machine.name.as_str());
             // Whatever of it runs, ends; then it is as if nothing had been asked for.
             for name in names() {
                 let _ = self.ask(cluster, &Request::Cut(Some(name.to_owned())), ANSWER_WAIT);
@@ -304,21 +271,16 @@ impl Provider for Sandbox {
             }
             return Err(error);
         }
-        Ok(self.with_status(after))
+        Ok(self.with_status(plan.cluster.clone()))
     }
 
-    fn remove(
-        &self,
-        cluster: &str,
-        machine: &str,
-        progress: &mut dyn FnMut(&str),
-    ) -> Result<Cluster, ProvisionError> {
+    fn remove(&self, cluster: &str, machine: &str, steps: Steps<'_>) -> Result<Cluster, ProvisionError> {
         need_root("removing sandbox machines")?;
         self.store.load(cluster)?.machine(machine)?;
         let _lock = self.store.lock(cluster)?;
         let mut state = self.store.load(cluster)?;
         state.endpoint = state.endpoint();
-        progress("removing the machine");
+        steps("removing the machine");
         self.ask(cluster, &Request::Cut(Some(machine.to_owned())), ANSWER_WAIT)?;
         state.machines.retain(|own| own.name != machine);
         self.store.save(&state)?;
@@ -334,59 +296,78 @@ impl Provider for Sandbox {
         Ok(self.with_status(state))
     }
 
-    fn start(&self, cluster: &str, machine: Option<&str>) -> Result<(), ProvisionError> {
-        need_root("starting sandbox machines")?;
-        let request = Request::Start(machine.map(str::to_owned));
-        match self.ask(cluster, &request, ANSWER_WAIT) {
-            Ok(_) => Ok(()),
-            // As after a restart of the host: the machines' directories are there, so bring them up again.
-            Err(ProvisionError::NotRunning { .. }) => {
-                let layout = self.layout(cluster)?;
-                self.kill_all(&layout, cluster)?;
-                self.launch(&layout, cluster)
+    fn reach(&self, _: &Cluster, machine: &Machine) -> Endpoint {
+        // A machine without an IPv4 address is none of this provider.
+        let host = ipv4::address(machine).map(ipv4::loopback).unwrap_or(std::net::Ipv4Addr::LOCALHOST);
+        Endpoint::new(host, MACHINE_PORT)
+    }
+
+    fn kubernetes(&self, cluster: &Cluster) -> Vec<Endpoint> {
+        let endpoint = cluster.endpoint().and_then(|host| host.parse().ok());
+        let others = ipv4::addresses(cluster.control_planes());
+        let others = others.into_iter().filter(|address| Some(*address) != endpoint);
+        let all = endpoint.into_iter().chain(others);
+        all.map(|address| Endpoint::new(ipv4::loopback(address), KUBERNETES_PORT)).collect()
+    }
+
+    fn power(&self, cluster: &str, machine: Option<&str>, power: Power) -> Result<(), ProvisionError> {
+        let named = machine.map(str::to_owned);
+        match power {
+            Power::On => {
+                need_root("starting sandbox machines")?;
+                match self.ask(cluster, &Request::Start(named), ANSWER_WAIT) {
+                    Ok(_) => Ok(()),
+                    // As after a restart of the host: the machines' directories are there, so bring them up again.
+                    Err(ProvisionError::NotRunning { .. }) => {
+                        let layout = self.layout(cluster)?;
+                        self.kill_all(&layout, cluster)?;
+                        self.launch(&layout, cluster)
+                    }
+                    Err(error) => Err(error),
+                }
             }
-            Err(error) => Err(error),
+            Power::Off => {
+                need_root("stopping sandbox machines")?;
+                self.ask(cluster, &Request::Stop(named), STOP_WAIT + ANSWER_WAIT).map(drop)
+            }
+            Power::Cut => {
+                need_root("stopping sandbox machines")?;
+                self.ask(cluster, &Request::Cut(named), ANSWER_WAIT).map(drop)
+            }
+            Power::Reset => {
+                need_root("resetting sandbox machines")?;
+                let names = match named {
+                    Some(name) => vec![name],
+                    None => self.store.load(cluster)?.machines.into_iter().map(|own| own.name).collect(),
+                };
+                let reset = |name| self.ask(cluster, &Request::Reset(name), ANSWER_WAIT).map(drop);
+                names.into_iter().try_for_each(reset)
+            }
         }
     }
 
-    fn stop(&self, cluster: &str, machine: Option<&str>) -> Result<(), ProvisionError> {
-        need_root("stopping sandbox machines")?;
-        let request = Request::Stop(machine.map(str::to_owned));
-        self.ask(cluster, &request, STOP_WAIT + ANSWER_WAIT).map(drop)
-    }
-
-    fn cut_power(&self, cluster: &str, machine: Option<&str>) -> Result<(), ProvisionError> {
-        need_root("stopping sandbox machines")?;
-        self.ask(cluster, &Request::Cut(machine.map(str::to_owned)), ANSWER_WAIT).map(drop)
-    }
-
-    fn reset(&self, cluster: &str, machine: &str) -> Result<(), ProvisionError> {
-        need_root("resetting sandbox machines")?;
-        self.ask(cluster, &Request::Reset(machine.to_owned()), ANSWER_WAIT).map(drop)
-    }
-
-    fn console(&self, cluster: &str, machine: &str) -> Result<PathBuf, ProvisionError> {
+    fn console(&self, cluster: &str, machine: &str) -> Result<Box<dyn Read + Send>, ProvisionError> {
         let state = self.store.load(cluster)?;
-        Ok(self.layout(cluster)?.console(&state.machine(machine)?.name))
+        let path = self.layout(cluster)?.console(&state.machine(machine)?.name);
+        match File::open(&path) {
+            Ok(file) => Ok(Box::new(file)),
+            // It has not written anything yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Box::new(io::empty())),
+            Err(source) => Err(ProvisionError::File { what: "read", path, source }),
+        }
     }
 
     fn show(&self, cluster: &str) -> Result<Cluster, ProvisionError> {
         Ok(self.with_status(self.store.load(cluster)?))
     }
 
-    fn list(&self) -> Result<Vec<Cluster>, ProvisionError> {
-        let ours = |cluster: &Cluster| cluster.provisioner == Self::NAME;
-        let clusters = self.store.list()?.into_iter().filter(ours);
-        Ok(clusters.map(|cluster| self.with_status(cluster)).collect())
-    }
-
-    fn destroy(&self, cluster: &str, progress: &mut dyn FnMut(&str)) -> Result<(), ProvisionError> {
+    fn destroy(&self, cluster: &str, steps: Steps<'_>) -> Result<(), ProvisionError> {
         need_root("removing sandbox machines")?;
         let layout = self.layout(cluster)?;
         if !layout.dir().is_dir() {
             return Err(ProvisionError::NoSuchCluster { name: cluster.to_owned() });
         }
-        progress("removing the machines");
+        steps("removing the machines");
         self.remove_all(&layout, cluster)
     }
 }
@@ -399,7 +380,8 @@ fn release_loop(layout: &Layout, cluster: Option<&Cluster>) {
     let Ok(number) = number.parse() else { return };
     let ours = || {
         let backing = loopdev::backing_file(number);
-        backing.is_some() && cluster.is_none_or(|cluster| backing.as_ref() == Some(&cluster.image))
+        backing.is_some()
+            && cluster.is_none_or(|cluster| backing.as_deref() == Some(Path::new(&cluster.image)))
     };
     let deadline = Instant::now() + LOOP_WAIT;
     while ours() && Instant::now() < deadline {
@@ -410,7 +392,7 @@ fn release_loop(layout: &Layout, cluster: Option<&Cluster>) {
     }
 }
 
-fn need_root(what: &'static str) -> Result<(), ProvisionError> {
+pub(crate) fn need_root(what: &'static str) -> Result<(), ProvisionError> {
     match rustix::process::geteuid().is_root() {
         true => Ok(()),
         false => Err(ProvisionError::NotRoot { what }),

@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use crate::cgroups::Hierarchies;
 use crate::error::SetupError;
 use crate::supervisor::{BRIDGE, Supervisor, load};
-use crate::{forward, rootfs};
+use crate::{forward, ipv4, rootfs};
 
 /// A group stays busy for a moment after its last process was killed.
 const GROUP_ATTEMPTS: u32 = 100;
@@ -29,8 +29,9 @@ pub(crate) struct StandIn {
 
 /// The addresses that the host reaches: those of all machines, and the endpoint.
 pub(crate) fn addresses(cluster: &Cluster) -> Vec<Ipv4Addr> {
-    let machines = cluster.machines.iter().map(|machine| machine.address);
-    machines.chain(cluster.orphaned_endpoint()).collect()
+    let mut addresses = ipv4::addresses(cluster.machines.iter());
+    addresses.extend(ipv4::orphaned_endpoint(cluster));
+    addresses
 }
 
 impl Supervisor<'_> {
@@ -70,16 +71,16 @@ impl Supervisor<'_> {
 
     /// Leads each address to its machine, and the endpoint of a machine that is gone to the control planes.
     pub(crate) async fn lead(&mut self) -> Result<(), SetupError> {
-        for machine in &self.cluster.machines {
-            self.forwards.lead(machine.address, vec![machine.address]);
+        for address in ipv4::addresses(self.cluster.machines.iter()) {
+            self.forwards.lead(address, vec![address]);
         }
-        let orphan = self.cluster.orphaned_endpoint();
+        let orphan = ipv4::orphaned_endpoint(&self.cluster);
         if let Some(old) = self.stand_in.take_if(|old| Some(old.address) != orphan) {
             old.tasks.iter().for_each(AbortHandle::abort);
             self.change_address(old.address, false).await?;
         }
         let Some(address) = orphan else { return Ok(()) };
-        let control_planes = self.cluster.control_planes().map(|machine| machine.address).collect();
+        let control_planes = ipv4::addresses(self.cluster.control_planes());
         self.forwards.lead(address, control_planes);
         if self.stand_in.is_none() {
             self.change_address(address, true).await?;

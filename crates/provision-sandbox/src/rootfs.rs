@@ -5,14 +5,14 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use ichor_provision::{Cluster, Machine};
+use ichor_provision::{Cluster, Machine, ProvisionError};
 use ichor_sys::device;
 use ichor_sys::mount::{self, MountFlags, Propagation};
 
 use crate::cgroups::Hierarchies;
 use crate::error::SetupError;
 use crate::layout::Layout;
-use crate::runc;
+use crate::{ipv4, runc};
 
 /// Values the kubelet insists on, which are the host's to set: the machine sees these instead.
 const TUNABLES: [(&str, &str); 6] = [
@@ -39,13 +39,16 @@ const RDONLY: MountFlags = MountFlags::RDONLY;
 const CONFIG: &str = "/run/platform/config.yaml";
 
 /// The kernel command line of a machine, with or without a configuration on the platform's side.
-pub(crate) fn command_line(cluster: &Cluster, machine: &Machine, configured: bool) -> String {
-    let network = &cluster.network;
+pub(crate) fn command_line(
+    cluster: &Cluster,
+    machine: &Machine,
+    configured: bool,
+) -> Result<String, ProvisionError> {
     let mut line = format!(
         "console=ttyS0 talos.platform=sandbox ip={}::{}:{}:{}:eth0:none",
-        machine.address,
-        network.gateway,
-        network.cidr.netmask(),
+        ipv4::address(machine)?,
+        ipv4::gateway(cluster)?,
+        ipv4::network(cluster)?.netmask(),
         machine.name
     );
     if configured {
@@ -57,7 +60,7 @@ pub(crate) fn command_line(cluster: &Cluster, machine: &Machine, configured: boo
         line.push_str(arg);
     }
     line.push('\n');
-    line
+    Ok(line)
 }
 
 /// Builds the machine's root in a new mount namespace and moves into it. The caller is PID 1 of the machine.
@@ -72,7 +75,7 @@ pub(crate) fn enter(layout: &Layout, cluster: &Cluster, machine: &Machine) -> Re
     mount::bind(&layout.image(), &root, false)?;
     let builder = Builder { root, files };
     let configured = layout.config(&machine.name).exists();
-    builder.proc(&command_line(cluster, machine, configured))?;
+    builder.proc(&command_line(cluster, machine, configured)?)?;
     builder.sys(&hierarchies)?;
     builder.dev()?;
     builder.storage(layout, machine)?;
@@ -260,24 +263,22 @@ mod tests {
     fn the_command_line_says_where_the_machine_is() {
         let request = ClusterRequest {
             name: "test".to_owned(),
-            cidr: "10.5.0.0/24".parse().unwrap(),
             mtu: 1500,
-            image: "/image".into(),
-            images: None,
             machines: vec![MachineRequest {
                 name: "test-controlplane-1".to_owned(),
                 kind: MachineKind::ControlPlane,
-                config: None,
                 kernel_args: vec!["talos.debug=1".to_owned()],
                 resources: Default::default(),
             }],
+            ..ClusterRequest::default()
         };
-        let cluster = Cluster::plan("sandbox", &request).unwrap();
+        let cidr = "10.5.0.0/24".parse().unwrap();
+        let cluster = Cluster::plan("sandbox", &request, cidr, "/image").unwrap();
         expect_test::expect![[r"
             console=ttyS0 talos.platform=sandbox ip=10.5.0.2::10.5.0.1:255.255.255.0:test-controlplane-1:eth0:none talos.debug=1
         "]]
-        .assert_eq(&command_line(&cluster, &cluster.machines[0], false));
-        let configured = command_line(&cluster, &cluster.machines[0], true);
+        .assert_eq(&command_line(&cluster, &cluster.machines[0], false).unwrap());
+        let configured = command_line(&cluster, &cluster.machines[0], true).unwrap();
         assert!(configured.contains(" talos.config=file:///run/platform/config.yaml "), "{configured}");
     }
 }

@@ -29,7 +29,7 @@ use crate::fleet::{Effect, Fleet};
 use crate::forward::{self, Forward, Forwards};
 use crate::layout::Layout;
 use crate::reload::StandIn;
-use crate::{HIDDEN, reload, rootfs};
+use crate::{HIDDEN, ipv4, reload, rootfs};
 
 /// The bridge that joins the machines, in the fleet's own network namespace.
 pub(crate) const BRIDGE: &str = "br0";
@@ -138,7 +138,7 @@ fn inner(layout: &Layout, cluster: &Cluster, bound: Vec<Forward>, host: &File) -
 fn mount_image(layout: &Layout, cluster: &Cluster) -> Result<(), SetupError> {
     let target = layout.image();
     fs::create_dir_all(&target).map_err(SetupError::file("make", &target))?;
-    let device = LoopDevice::attach_read_only(&cluster.image)
+    let device = LoopDevice::attach_read_only(Path::new(&cluster.image))
         .map_err(SetupError::file("make a loop device of", &cluster.image))?;
     let note = layout.loop_device();
     let text = format!("{} {}", device.number(), if device.created() { "created" } else { "found" });
@@ -168,8 +168,8 @@ async fn make_bridge(cluster: &Cluster) -> Result<(), SetupError> {
     link::set_up(&netlink, "lo", true).await?;
     link::create_bridge(&netlink, BRIDGE).await?;
     link::set_mtu(&netlink, BRIDGE, cluster.network.mtu).await?;
-    let network = &cluster.network;
-    let address = ipnet::Ipv4Net::new(network.gateway, network.cidr.prefix_len()).unwrap_or(network.cidr);
+    let network = ipv4::network(cluster)?;
+    let address = ipnet::Ipv4Net::new(ipv4::gateway(cluster)?, network.prefix_len()).unwrap_or(network);
     link::add_address(&netlink, BRIDGE, address.into()).await?;
     link::set_up(&netlink, BRIDGE, true).await?;
     // A machine whose link has just come up is found at once, not at the next full second.
@@ -179,7 +179,7 @@ async fn make_bridge(cluster: &Cluster) -> Result<(), SetupError> {
 
 /// Serves the container images to the machines, for as long as the process lives.
 async fn serve_images(cluster: &Cluster) -> Result<(), SetupError> {
-    let (Some(images), Some(address)) = (&cluster.images, cluster.registry()) else { return Ok(()) };
+    let (Some(images), Some(address)) = (&cluster.images, ipv4::registry(cluster)) else { return Ok(()) };
     let layout = ichor_registry::Layout::open(images)
         .map_err(|error| SetupError::file("serve the images of", images)(std::io::Error::other(error)))?;
     let listener = tokio::net::TcpListener::bind(address)
@@ -298,8 +298,8 @@ impl Supervisor<'_> {
             if let Some(name) = self.fleet.ended(pid, code, Instant::now()) {
                 eprintln!("{name}: ended with {code}");
                 let gone = self.cluster.machines.iter().find(|machine| machine.name == name);
-                if let Some(machine) = gone {
-                    self.forwards.cut(machine.address);
+                if let Some(address) = gone.and_then(|machine| ipv4::address(machine).ok()) {
+                    self.forwards.cut(address);
                 }
             }
         }

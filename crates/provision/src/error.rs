@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 /// A provider's failure.
 #[derive(Debug, thiserror::Error)]
@@ -55,10 +55,33 @@ pub enum ProvisionError {
     #[error("network {cidr} has no room for {machines} machines; choose a larger one with --cidr")]
     NetworkTooSmall {
         /// Network.
-        cidr: Ipv4Net,
+        cidr: IpNet,
         /// How many were asked for.
         machines: usize,
     },
+    /// No such provider.
+    #[error("provider \"{name}\" is not offered yet")]
+    UnknownProvider {
+        /// What was given.
+        name: String,
+    },
+    /// No such setting.
+    #[error("there is no setting {name}; this provider has {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") })]
+    UnknownSetting {
+        /// What was given.
+        name: String,
+        /// What there is.
+        known: Vec<&'static str>,
+    },
+    /// A network of a family that the provider does not have.
+    #[error("{provider} machines need one IPv4 network, such as 10.5.0.0/24; choose it with --cidr")]
+    UnsupportedNetwork {
+        /// The provider.
+        provider: &'static str,
+    },
+    /// All networks are taken.
+    #[error("no network is free for the cluster")]
+    NoFreeNetwork,
     /// No layout of container images.
     #[error(
         "there are no container images at {}; build them with `make components`, or leave --images out",

@@ -138,8 +138,8 @@ mod tests {
             name: name.to_owned(),
             network: Network {
                 name: name.to_owned(),
-                cidr: "10.5.0.0/24".parse().unwrap(),
-                gateway: "10.5.0.1".parse().unwrap(),
+                cidrs: vec!["10.5.0.0/24".parse().unwrap()],
+                gateways: vec!["10.5.0.1".parse().unwrap()],
                 mtu: 1500,
             },
             image: "/image".into(),

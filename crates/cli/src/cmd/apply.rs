@@ -132,9 +132,9 @@ fn run(call: &Call) -> Result<(), Failure> {
     let request = request(call, data)?;
     block_on(async {
         let session = if call.on("insecure") {
-            Session::open_insecure(call, &fingerprints).await?
+            Session::open_insecure(&call.connection(), &fingerprints).await?
         } else {
-            Session::open(call).await?
+            Session::open(&call.connection()).await?
         };
         let reply = session.ask(session.all().machine().apply_configuration(request)).await;
         let doing = "error applying new configuration";

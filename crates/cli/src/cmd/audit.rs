@@ -58,7 +58,7 @@ fn run(call: &Call) -> Result<(), Failure> {
         tail_lines: i32::try_from(call.int("tail")).unwrap_or(-1),
     };
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let stream = session.all().machine().logs(request).await;
         let mut stream =
             stream.map_err(|status| explain::status("error fetching the audit log", &status))?.into_inner();

@@ -43,8 +43,8 @@ pub static CGROUPS: Command = Command {
 fn run(call: &Call) -> Result<(), Failure> {
     let schema = schema(call)?;
     block_on(async {
-        let session = Session::open(call).await?;
-        let client = session.only(call)?;
+        let session = Session::open(&call.connection()).await?;
+        let client = session.only()?;
         let processes = processes(&client).await;
         let devices = devices(&session, &client).await;
         let packed = copy(&session, &client, "/sys/fs/cgroup").await?;

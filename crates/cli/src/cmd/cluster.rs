@@ -1,24 +1,28 @@
-//! `cluster`: local clusters of sandbox machines.
+//! `cluster`: local clusters.
 
 mod add;
-mod bring_up;
 mod create;
-mod inherit;
-mod ready;
 mod remove;
+mod screen;
 mod show;
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
-use ichor_provision::{Cluster, Machine, MachineStatus, Provider as _, ProvisionError, Store};
-use ichor_provision_sandbox::Sandbox;
+use ichor_config::talosconfig::ClientConfig;
+use ichor_ops::cluster::{self, Site};
+use ichor_ops::kubeconfig;
+use ichor_ops::providers::PROVIDERS;
+use ichor_provision::{Power, Provider, ProvisionError, Store};
 
-use crate::failure::{Failure, chain};
+use self::screen::Screen;
+use crate::failure::Failure;
 use crate::parse::Call;
 use crate::session::block_on;
 use crate::table::{Args, Command, Complete, Flag, Group};
-use crate::term::{self, Progress};
-use crate::{files, kubeconfig, print, profile};
+use crate::term;
+use crate::{files, print, profile};
 
 /// The parent.
 pub static CLUSTER: Command = Command {
@@ -36,7 +40,7 @@ pub static CLUSTER: Command = Command {
 static SHOW: Command = Command {
     name: "show",
     about: "Show a cluster and its machines",
-    flags: &[Flag::text("provisioner", "provider of the cluster").default("sandbox").hidden()],
+    flags: &[PROVISIONER],
     run: Some(show),
     ..Command::EMPTY
 };
@@ -52,7 +56,7 @@ static DESTROY: Command = Command {
     flags: &[
         Flag::switch("force", "remove it even when it does not stop in order").short('f'),
         Flag::text("talosconfig", "client configuration to take the context out of").complete(Complete::File),
-        Flag::text("provisioner", "provider of the cluster").default("sandbox").hidden(),
+        PROVISIONER,
     ],
     run: Some(destroy),
     ..Command::EMPTY
@@ -79,13 +83,47 @@ static STOP: Command = Command {
     ..Command::EMPTY
 };
 
-/// The provider with its clusters where the flags say.
-fn sandbox(call: &Call) -> Result<Sandbox, Failure> {
-    Ok(Sandbox::new(Store::new(state_dir(call)?)))
+/// Who makes a new cluster, or made one whose state cannot be read.
+const PROVISIONER: Flag = Flag::text("provisioner", "provider of the cluster").default("sandbox").hidden();
+
+/// Which cluster, resolved from the flags that all commands of it have.
+struct ClusterFlags {
+    name: String,
+    store: Store,
+    /// The provider, where the state of the cluster does not say.
+    provisioner: String,
+    talosconfig: Option<String>,
 }
 
-fn state_dir(call: &Call) -> Result<PathBuf, Failure> {
-    if let Some(state) = call.some_text("state") {
+impl ClusterFlags {
+    fn of(call: &Call) -> Result<Self, Failure> {
+        Ok(Self {
+            name: call.text("name").to_owned(),
+            store: Store::new(state_dir(call.some_text("state"))?),
+            provisioner: call.some_text("provisioner").unwrap_or(PROVISIONER.default).to_owned(),
+            talosconfig: call.some_text("talosconfig").map(str::to_owned),
+        })
+    }
+
+    /// The provider of the cluster.
+    fn provider(&self) -> Result<Arc<dyn Provider>, Failure> {
+        let found = PROVIDERS.of_cluster(&self.name, self.store.clone(), &self.provisioner);
+        found.map_err(failed)
+    }
+
+    /// The cluster with the ways to it.
+    fn site(&self, provider: &dyn Provider) -> Result<Site, Failure> {
+        Ok(Site::new(provider, provider.show(&self.name).map_err(failed)?))
+    }
+
+    /// The client configuration, and its file.
+    fn client_config(&self) -> Result<(ClientConfig, PathBuf), Failure> {
+        profile::open_at(&profile::locate_at(self.talosconfig.as_deref())?)
+    }
+}
+
+fn state_dir(given: Option<&str>) -> Result<PathBuf, Failure> {
+    if let Some(state) = given {
         return std::path::absolute(state)
             .map_err(|error| Failure::new(format!("directory {state}: {error}")));
     }
@@ -98,27 +136,32 @@ fn state_dir(call: &Call) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The sentences of the provider are whole; only the causes are added.
-fn failed(error: &ProvisionError) -> Failure {
-    Failure::new(chain(error)).whole()
+fn failed(error: ProvisionError) -> Failure {
+    ichor_ops::Error::from(error).into()
 }
 
 /// The names of all clusters, for completion.
 pub fn names(call: &Call) -> Vec<String> {
-    let store = state_dir(call).map(Store::new);
+    let store = state_dir(call.some_text("state")).map(Store::new);
     store.ok().and_then(|store| store.names().ok()).unwrap_or_default()
 }
 
 fn show(call: &Call) -> Result<(), Failure> {
-    let cluster = sandbox(call)?.show(call.text("name")).map_err(|error| failed(&error))?;
-    print(&show::cluster_text(&cluster))
+    let flags = ClusterFlags::of(call)?;
+    let site = flags.site(&*flags.provider()?)?;
+    print(&show::cluster_text(&site))
 }
 
 fn list(call: &Call) -> Result<(), Failure> {
-    let provider = sandbox(call)?;
-    let clusters = provider.list().map_err(|error| failed(&error))?;
+    let store = ClusterFlags::of(call)?.store;
+    let mut clusters = Vec::new();
+    for name in PROVIDERS.names() {
+        let provider = PROVIDERS.open(name, store.clone()).map_err(failed)?;
+        clusters.extend(provider.list().map_err(failed)?);
+    }
+    clusters.sort_by(|a, b| a.name.cmp(&b.name));
     let known: Vec<&str> = clusters.iter().map(|cluster| cluster.name.as_str()).collect();
-    let names = provider.store().names().map_err(|error| failed(&error))?;
+    let names = store.names().map_err(failed)?;
     let damaged: Vec<&String> = names.iter().filter(|name| !known.contains(&name.as_str())).collect();
     print(&show::list_text(&clusters))?;
     for name in damaged {
@@ -130,47 +173,40 @@ fn list(call: &Call) -> Result<(), Failure> {
 }
 
 fn destroy(call: &Call) -> Result<(), Failure> {
-    let provider = sandbox(call)?;
-    let name = call.text("name");
+    let flags = ClusterFlags::of(call)?;
+    let provider = flags.provider()?;
     // What the client configuration holds of it is found by its addresses, so look before it is gone.
-    let known = provider.store().load(name).ok();
-    let loopbacks =
-        |cluster: &Cluster| cluster.machines.iter().map(|machine| machine.loopback.to_string()).collect();
-    let endpoints: Vec<String> = known.as_ref().map(loopbacks).unwrap_or_default();
-    let mut progress = Progress::new();
-    let removed = provider.destroy(name, &mut |step| progress.step(step));
-    if let Err(error) = removed {
-        progress.failed();
-        return Err(failed(&error));
+    let known = provider.store().load(&flags.name).ok().map(|cluster| Site::new(&*provider, cluster));
+    let screen = Screen::default();
+    screen.finish(block_on(async { Ok(cluster::destroy(&provider, &flags.name, &screen).await?) }))?;
+    if let Some(site) = &known {
+        forget_kubeconfig(site);
+        forget_context(&flags, &site.endpoints())?;
     }
-    progress.done();
-    if let Some(cluster) = &known {
-        forget_kubeconfig(cluster);
-    }
-    forget_context(call, name, &endpoints)
+    Ok(())
 }
 
 /// Takes a cluster out of the kubeconfig it was merged into. A file that cannot be read or written is none of
 /// ours.
-fn forget_kubeconfig(cluster: &Cluster) {
+fn forget_kubeconfig(site: &Site) {
     let Ok(path) = super::kubernetes::default_path() else { return };
     let Ok(text) = std::fs::read_to_string(&path) else { return };
-    if let Ok(Some(text)) = kubeconfig::without(&text, &bring_up::servers(cluster))
+    if let Ok(Some(text)) = kubeconfig::without(&text, &site.kubernetes_servers())
         && files::write(&path, text.as_bytes(), 0o600).is_ok()
     {
-        eprintln!("removed {} from {}", cluster.name, path.display());
+        eprintln!("removed {} from {}", site.cluster.name, path.display());
     }
 }
 
 /// Takes the contexts of a cluster out of the client configuration: those of its name that lead to it.
-fn forget_context(call: &Call, cluster: &str, endpoints: &[String]) -> Result<(), Failure> {
-    let location = profile::locate_at(call.some_text("talosconfig"))?;
+fn forget_context(flags: &ClusterFlags, endpoints: &[String]) -> Result<(), Failure> {
+    let location = profile::locate_at(flags.talosconfig.as_deref())?;
     if endpoints.is_empty() || !location.writable || !location.path.exists() {
         return Ok(());
     }
     let mut config = profile::read(&location.path)?;
     let numbered = |name: &str| {
-        name.strip_prefix(cluster).is_some_and(|rest| {
+        name.strip_prefix(&flags.name).is_some_and(|rest| {
             rest.is_empty() || rest.strip_prefix('-').is_some_and(|number| number.parse::<u32>().is_ok())
         })
     };
@@ -197,59 +233,43 @@ fn forget_context(call: &Call, cluster: &str, endpoints: &[String]) -> Result<()
     profile::save(&config, &location.path)
 }
 
-/// Runs `change` for the named machines, or for all at once.
-fn each(
-    call: &Call,
-    change: impl Fn(&Sandbox, &str, Option<&str>) -> Result<(), ProvisionError>,
-) -> Result<(), Failure> {
-    let provider = sandbox(call)?;
-    let name = call.text("name");
-    if call.args.is_empty() {
-        return change(&provider, name, None).map_err(|error| failed(&error));
-    }
-    for machine in &call.args {
-        change(&provider, name, Some(machine)).map_err(|error| failed(&error))?;
-    }
-    Ok(())
+fn stop(call: &Call) -> Result<(), Failure> {
+    let (flags, machines) = (ClusterFlags::of(call)?, call.args.clone());
+    let provider = flags.provider()?;
+    let screen = Screen::default();
+    screen.step(format!("stopping {}", flags.name));
+    let off = async { Ok(cluster::power(&provider, &flags.name, &machines, Power::Off).await?) };
+    screen.finish(block_on(off))
 }
 
-fn stop(call: &Call) -> Result<(), Failure> {
-    let mut progress = Progress::new();
-    progress.step(format!("stopping {}", call.text("name")));
-    each(call, |provider, cluster, machine| provider.stop(cluster, machine))
-        .inspect_err(|_| progress.failed())?;
-    progress.done();
-    Ok(())
+/// The command line of `start`, resolved.
+struct StartFlags {
+    cluster: ClusterFlags,
+    machines: Vec<String>,
+    wait: Option<Duration>,
+}
+
+impl StartFlags {
+    fn of(call: &Call) -> Result<Self, Failure> {
+        Ok(Self {
+            cluster: ClusterFlags::of(call)?,
+            machines: call.args.clone(),
+            wait: call.on("wait").then(|| call.duration("wait-timeout")),
+        })
+    }
 }
 
 fn start(call: &Call) -> Result<(), Failure> {
-    let name = call.text("name");
-    let mut progress = Progress::new();
-    progress.step(format!("starting {name}"));
-    each(call, |provider, cluster, machine| provider.start(cluster, machine))
-        .inspect_err(|_| progress.failed())?;
-    progress.done();
-    if !call.on("wait") {
-        return Ok(());
-    }
-    let cluster = sandbox(call)?.show(name).map_err(|error| failed(&error))?;
-    let machines: Vec<_> = cluster
-        .machines
-        .iter()
-        .filter(|machine| call.args.is_empty() || call.args.contains(&machine.name))
-        .cloned()
-        .collect();
-    let location = profile::locate_at(call.some_text("talosconfig"))?;
-    let (config, _) = profile::open_at(&location)?;
-    let access = ready::Access::find(&config, &cluster);
-    let provider = sandbox(call)?;
-    // A machine that was still going down when it was to start has gone down since.
-    let again = |machine: &Machine| {
-        let shown = provider.show(name).ok();
-        let now = shown.as_ref().and_then(|cluster| cluster.machine(&machine.name).ok());
-        if now.is_some_and(|now| now.status == MachineStatus::Stopped) {
-            let _ = provider.start(name, Some(&machine.name));
-        }
+    let flags = StartFlags::of(call)?;
+    let name = &flags.cluster.name;
+    let provider = flags.cluster.provider()?;
+    let screen = Screen::default();
+    screen.step(format!("starting {name}"));
+    let config = match flags.wait {
+        Some(_) => Some(flags.cluster.client_config()?.0),
+        None => None,
     };
-    block_on(ready::wait(&access, &machines, call.duration("wait-timeout"), &mut progress, again))
+    let wait_for = config.as_ref().zip(flags.wait);
+    let on = async { Ok(cluster::start(&provider, name, &flags.machines, wait_for, &screen).await?) };
+    screen.finish(block_on(on))
 }

@@ -80,8 +80,10 @@ impl Live {
             return T::default();
         };
         let answer = runtime.block_on(async {
-            tokio::time::timeout(ASK_TIMEOUT, async { question(Session::open(&self.call).await.ok()?).await })
-                .await
+            tokio::time::timeout(ASK_TIMEOUT, async {
+                question(Session::open(&self.call.connection()).await.ok()?).await
+            })
+            .await
         });
         runtime.shutdown_background();
         answer.ok().flatten().unwrap_or_default()
@@ -90,11 +92,11 @@ impl Live {
 
 impl Sources for Live {
     fn contexts(&self) -> Vec<String> {
-        crate::profile::context_names(&self.call)
+        crate::profile::context_names(&self.call.connection())
     }
 
     fn nodes(&self) -> Vec<String> {
-        crate::profile::load(&self.call).map(|profile| profile.nodes).unwrap_or_default()
+        crate::profile::load(&self.call.connection()).map(|profile| profile.nodes).unwrap_or_default()
     }
 
     fn resource_types(&self) -> Vec<String> {

@@ -146,13 +146,14 @@ static RENEW: Command = Command {
 };
 
 fn renew(call: &Call) -> Result<(), Failure> {
-    crate::session::block_on(crate::credentials::renew(call))
+    let ttl = call.given("crt-ttl").then(|| call.duration("crt-ttl"));
+    crate::session::block_on(crate::credentials::renew(&call.connection(), ttl))
 }
 
 fn merge(call: &Call) -> Result<(), Failure> {
     let path = std::path::Path::new(call.arg(0));
     let incoming = profile::read(path)?;
-    for line in profile::merge_at(&profile::locate(call)?, &incoming)? {
+    for line in profile::merge_at(&profile::locate(&call.connection())?, &incoming)? {
         eprintln!("{line}");
     }
     Ok(())

@@ -36,8 +36,8 @@ pub static COPY: Command = Command {
 fn run(call: &Call) -> Result<(), Failure> {
     let request = CopyRequest { root_path: call.arg(0).to_owned() };
     block_on(async {
-        let session = Session::open(call).await?;
-        let client = session.only(call)?;
+        let session = Session::open(&call.connection()).await?;
+        let client = session.only()?;
         let stream = client.machine().copy(request).await;
         let stream = stream.map_err(|status| explain::status("error copying", &status))?.into_inner();
         match call.arg(1) {

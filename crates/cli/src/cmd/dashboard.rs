@@ -30,7 +30,7 @@ pub static DASHBOARD: Command = Command {
 
 fn run(call: &Call) -> Result<(), Failure> {
     block_on(async {
-        let session = Session::open_either(call).await?;
+        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
         dashboard::run(&session, call.duration("update-interval").max(INTERVAL_MIN)).await
     })
 }

@@ -8,7 +8,6 @@ use std::process::Command as Process;
 
 use crate::cmd::{apply, patch};
 use crate::failure::{Context, Failure};
-use crate::machineconfig;
 use crate::parse::Call;
 use crate::session::{Session, block_on, warn_of_old_versions};
 use crate::table::{Args, Command, Complete, Flag, Group};
@@ -39,12 +38,12 @@ pub static EDIT: Command = Command {
 fn run(call: &Call) -> Result<(), Failure> {
     apply::mode(call)?;
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         warn_of_old_versions(&session).await;
         for node in &session.nodes {
             for config in patch::configurations(&session, call, node).await? {
                 let name = patch::name_of(&config);
-                edit(&session, call, node, &name, &machineconfig::text_of(&config)?).await?;
+                edit(&session, call, node, &name, &ichor_ops::node_config::text_of(&config)?).await?;
             }
         }
         Ok(())

@@ -156,9 +156,9 @@ macro_rules! ask {
     };
     (@run $call:expr, $doing:expr, $request:expr, $method:ident, $one:literal) => {
         async {
-            let session = Session::open($call).await?;
+            let session = Session::open(&$call.connection()).await?;
             if $one {
-                session.only($call)?;
+                session.only()?;
             }
             let reply = session.ask(session.all().machine().$method($request)).await;
             session.gather($doing, reply.map(|reply| reply.into_inner().messages))
@@ -228,8 +228,8 @@ fn remove(call: &Call) -> Result<(), Failure> {
 fn recover(call: &Call) -> Result<(), Failure> {
     let request = EtcdRebuildRequest { force: call.on("force") };
     block_on(async {
-        let session = Session::open(call).await?;
-        session.only(call)?;
+        let session = Session::open(&call.connection()).await?;
+        session.only()?;
         let reply = session.ask(session.all().node().etcd_rebuild(request)).await;
         let replies =
             session.gather("error rebuilding the cluster", reply.map(|reply| reply.into_inner().messages))?;
@@ -368,8 +368,8 @@ fn bootstrap(call: &Call) -> Result<(), Failure> {
             Some(source) => Some(load(call, source, skip).await?),
             None => None,
         };
-        let session = Session::open(call).await?;
-        session.only(call)?;
+        let session = Session::open(&call.connection()).await?;
+        session.only()?;
         if let Some(content) = content {
             print(&format!(
                 "recovering from snapshot {:?}: {}\n",

@@ -138,7 +138,7 @@ impl Plan {
         let cluster = match (call.some_text("context"), variable("CLUSTER_NAME")) {
             (Some(context), _) => context.to_owned(),
             (None, Some(name)) => name,
-            (None, None) => crate::profile::open(call)?.0.context,
+            (None, None) => crate::profile::open(&call.connection())?.0.context,
         };
         let set = |name: &str| variable(name).as_deref() == Some("true");
         let mut keys = call.list("age-recipient");
@@ -191,7 +191,7 @@ fn backup(call: &Call) -> Result<(), Failure> {
 }
 
 async fn backup_once(call: &Call, plan: &Plan, target: &mut Target) -> Result<(), Failure> {
-    let session = Session::open_near(call).await?;
+    let session = Session::open_near(&call.connection()).await?;
     let stem = stem(&plan.cluster, Timestamp::now());
     match target {
         Target::Directory(directory) => {

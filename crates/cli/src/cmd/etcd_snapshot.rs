@@ -45,9 +45,9 @@ impl Drop for Part {
 
 fn snapshot(call: &Call) -> Result<(), Failure> {
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let path = Path::new(call.arg(0));
-        let size = save(&session.only(call)?, &session.label, path).await?;
+        let size = save(&session.only()?, &session.label, path).await?;
         let content = crate::files::read_large(path, SNAPSHOT_MAX)?;
         print(&format!(
             "etcd snapshot saved to {:?} ({size} bytes)\nsnapshot info: {}\n",

@@ -40,7 +40,7 @@ fn run(call: &Call) -> Result<(), Failure> {
         with_actor_id: call.text("actor-id").to_owned(),
     };
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let stream = session.all().machine().events(request).await;
         let mut stream =
             stream.map_err(|status| explain::status("error fetching events", &status))?.into_inner();

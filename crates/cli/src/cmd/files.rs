@@ -64,7 +64,7 @@ fn list(call: &Call) -> Result<(), Failure> {
         report_xattrs: call.on("long"),
     };
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let stream = session.all().machine().list(request).await;
         let mut stream =
             stream.map_err(|status| explain::status("error fetching the list", &status))?.into_inner();
@@ -142,8 +142,8 @@ fn label(info: &FileInfo) -> String {
 fn read(call: &Call) -> Result<(), Failure> {
     let request = ReadRequest { path: call.arg(0).to_owned() };
     block_on(async {
-        let session = Session::open(call).await?;
-        let client = session.only(call)?;
+        let session = Session::open(&call.connection()).await?;
+        let client = session.only()?;
         let doing = "error reading";
         let stream = client.machine().read(request).await;
         let mut stream = stream.map_err(|status| explain::status(doing, &status))?.into_inner();

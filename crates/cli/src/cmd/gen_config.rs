@@ -7,11 +7,12 @@ use ichor_config::Documents;
 use ichor_config::generate::Secrets;
 use ichor_config::generate::secrets::KubernetesPki;
 use ichor_config::values::{PemKey, PemPair};
+use ichor_ops::generate::{Generate, Generated, generate};
 use jiff::Timestamp;
 
 use crate::cmd::{gen_pki, gen_secureboot};
 use crate::failure::{Context as _, Failure};
-use crate::machineconfig::{self, Generate, Generated};
+use crate::machineconfig;
 use crate::parse::Call;
 use crate::table::{Args, Command, Complete, Flag, Group};
 use crate::{files, print, profile};
@@ -102,30 +103,33 @@ fn config(call: &Call) -> Result<(), Failure> {
         return Err(Failure::new(format!("unknown config version: \"{}\"", call.text("version")))
             .hint("use v1alpha1"));
     }
+    let (destination, force) = (Destination::of(call)?, call.on("force"));
+    check_endpoint(call.arg(1))?;
+    destination.check_absent(force)?;
+    let secrets = call.some_text("with-secrets").map(|path| files::read(Path::new(path))).transpose()?;
     let input = Generate {
         cluster: call.arg(0).to_owned(),
         endpoint: call.arg(1).to_owned(),
         kubernetes_version: call.text("kubernetes-version").trim_start_matches('v').to_owned(),
-        talos_version: call.text("talos-version").to_owned(),
+        contract: machineconfig::contract(call.text("talos-version"))?,
         dns_domain: call.text("dns-domain").to_owned(),
         additional_sans: call.list("additional-sans"),
-        registry_mirrors: call.list("registry-mirror"),
+        registry_mirrors: machineconfig::mirrors(&call.list("registry-mirror"))?,
         discovery: call.on("with-cluster-discovery"),
         kubespan: call.on("with-kubespan"),
         persist: call.on("persist"),
         install_disk: call.text("install-disk").to_owned(),
-        install_image: if call.given("install-image") {
-            call.text("install-image").to_owned()
-        } else {
-            String::new()
+        install_image: match call.given("install-image").then(|| call.text("install-image")) {
+            Some(image) if !image.is_empty() => image.to_owned(),
+            _ => machineconfig::installer_image(),
         },
-        secrets: call.some_text("with-secrets").map(|path| files::read(Path::new(path))).transpose()?,
-        patches: call.list("config-patch"),
-        controlplane_patches: call.list("config-patch-control-plane"),
-        worker_patches: call.list("config-patch-worker"),
+        patches: machineconfig::load_patches(&call.list("config-patch"))?,
+        controlplane_patches: machineconfig::load_patches(&call.list("config-patch-control-plane"))?,
+        worker_patches: machineconfig::load_patches(&call.list("config-patch-worker"))?,
+        secrets: secrets.as_deref().map(machineconfig::load_secrets).transpose()?,
         comments: comments(call.on("with-docs"), call.on("with-examples")),
     };
-    write(&input, &Destination::of(call)?, call.on("force"))
+    write(&input, &destination)
 }
 
 pub(crate) fn comments(docs: bool, examples: bool) -> CommentMode {
@@ -151,6 +155,22 @@ impl Destination {
     /// All files in the current directory.
     pub fn here() -> Self {
         Self::Directory(PathBuf::new(), TYPES.iter().map(|name| (*name).to_owned()).collect())
+    }
+
+    /// The files to write, each with its type.
+    fn files(&self) -> Vec<(PathBuf, &String)> {
+        match self {
+            Self::Directory(directory, types) => {
+                types.iter().map(|name| (directory.join(file_name(name)), name)).collect()
+            }
+            Self::File(path, name) => vec![(path.clone(), name)],
+            Self::Stdout(_) => Vec::new(),
+        }
+    }
+
+    /// Fails when one of the files exists and may not be replaced.
+    pub fn check_absent(&self, force: bool) -> Result<(), Failure> {
+        self.files().iter().try_for_each(|(path, _)| files::check_absent(path, force))
     }
 
     fn of(call: &Call) -> Result<Self, Failure> {
@@ -182,27 +202,14 @@ impl Destination {
 }
 
 /// Generates the configurations and writes them.
-pub fn write(input: &Generate, destination: &Destination, force: bool) -> Result<(), Failure> {
-    check_endpoint(&input.endpoint)?;
-    let planned: Vec<(PathBuf, &String)> = match destination {
-        Destination::Directory(directory, types) => {
-            types.iter().map(|name| (directory.join(file_name(name)), name)).collect()
-        }
-        Destination::File(path, name) => vec![(path.clone(), name)],
-        Destination::Stdout(_) => Vec::new(),
-    };
-    // Nothing is made when something is in the way.
-    for (path, _) in &planned {
-        files::check_absent(path, force)?;
-    }
-    machineconfig::check(input)?;
+pub fn write(input: &Generate, destination: &Destination) -> Result<(), Failure> {
     eprintln!("generating PKI and tokens");
-    let generated = machineconfig::generate(input)?;
+    let generated = generate(input)?;
     if let Destination::Stdout(name) = destination {
         return print(&String::from_utf8_lossy(&content(&generated, name)));
     }
     let contents: Vec<(PathBuf, Vec<u8>)> =
-        planned.into_iter().map(|(path, name)| (path, content(&generated, name))).collect();
+        destination.files().into_iter().map(|(path, name)| (path, content(&generated, name))).collect();
     files::write_together(&contents, 0o644)?;
     for (path, _) in contents {
         eprintln!("Created {}", path.display());
@@ -223,7 +230,7 @@ fn content(generated: &Generated, name: &str) -> Vec<u8> {
 }
 
 /// The endpoint must be a whole https URL; what is missing is said with an example.
-fn check_endpoint(endpoint: &str) -> Result<(), Failure> {
+pub fn check_endpoint(endpoint: &str) -> Result<(), Failure> {
     let Some((scheme, rest)) = endpoint.split_once("://") else {
         let has_port = endpoint.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let (what, port) = if has_port { ("no scheme", "") } else { ("no scheme and port", ":6443") };

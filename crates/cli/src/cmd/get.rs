@@ -54,7 +54,7 @@ pub static GET: Command = Command {
 fn run(call: &Call) -> Result<(), Failure> {
     let format = Format::parse(call.text("output"))?;
     block_on(async {
-        let session = Session::open_either(call).await?;
+        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
         let first = session.node(&session.each()[0]);
         // Both questions travel together; the answer to the first is only a warning.
         let skew = async {

@@ -2,26 +2,17 @@
 
 use std::time::Duration;
 
-use ichor_health::{Check, Report, Verdict};
-use ichor_wire::cluster::{ClusterInfo, HealthCheckProgress, HealthCheckRequest};
+use ichor_health::{Report, Verdict};
+use ichor_ops::fleet::Members;
+use ichor_ops::health;
 
+use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::fleet;
+use crate::fleet::{self, MEMBER_FLAGS};
 use crate::parse::Call;
 use crate::session::{Session, StreamErrors, block_on};
 use crate::table::{Command, Flag, Group};
 use crate::term;
-
-/// The longest pause between two attempts at a check.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-
-/// The flags that name the machines of a cluster.
-static NODE_FLAGS: &[Flag] = &[
-    Flag::list("control-plane-nodes", "control plane machines, when they are not to be discovered"),
-    Flag::text("init-node", "the first control plane machine of old clusters"),
-    Flag::text("k8s-endpoint", "address of the Kubernetes API"),
-    Flag::list("worker-nodes", "worker machines, when they are not to be discovered"),
-];
 
 /// `health`.
 pub static HEALTH: Command = Command {
@@ -37,38 +28,58 @@ pub static HEALTH: Command = Command {
         Flag::switch("server", "let a machine do the checks").default("true"),
         Flag::duration("wait-timeout", "20m0s", "give up after this time"),
     ],
-    shared_flags: NODE_FLAGS,
-    run: Some(health),
+    shared_flags: MEMBER_FLAGS,
+    run: Some(run),
     ..Command::EMPTY
 };
 
-fn health(call: &Call) -> Result<(), Failure> {
-    block_on(async {
-        if call.on("server") {
-            on_server(call).await?;
-        } else {
-            on_client(call).await?;
+/// The command line, resolved.
+struct HealthFlags {
+    connection: Connection,
+    members: Members,
+    endpoint: String,
+    on_machine: bool,
+    run_e2e: bool,
+    limit: Duration,
+}
+
+impl HealthFlags {
+    fn of(call: &Call) -> Self {
+        Self {
+            connection: call.connection(),
+            members: fleet::members(call),
+            endpoint: call.text("k8s-endpoint").to_owned(),
+            on_machine: call.on("server"),
+            run_e2e: call.on("run-e2e"),
+            limit: call.duration("wait-timeout"),
         }
-        if call.on("run-e2e") {
-            return super::conformance::run_e2e(call).await;
+    }
+}
+
+fn run(call: &Call) -> Result<(), Failure> {
+    let flags = HealthFlags::of(call);
+    block_on(async {
+        if flags.on_machine {
+            on_machine(&flags).await?;
+        } else {
+            from_here(&flags).await?;
+        }
+        if flags.run_e2e {
+            return super::conformance::run_e2e(&flags.connection, &flags.members, &flags.endpoint).await;
         }
         Ok(())
     })
 }
 
-async fn on_client(call: &Call) -> Result<(), Failure> {
-    let (session, hosts) = fleet::connect(call).await?;
-    let cluster = fleet::open(call, &session, &hosts, call.text("k8s-endpoint")).await?;
+async fn from_here(flags: &HealthFlags) -> Result<(), Failure> {
+    let route = fleet::route(&flags.connection, &flags.endpoint)?;
+    let session = fleet::connect(&flags.connection).await?;
+    let cluster = fleet::open(&session, &flags.members, &route).await?;
     let addresses: Vec<&str> =
         cluster.topology.all().iter().map(|machine| machine.address.as_str()).collect();
     eprintln!("discovered nodes: {addresses:?}");
-    let attempt = |check: Check| cluster.attempt(check);
-    let limit = call.duration("wait-timeout");
-    let result = ichor_health::run(&Check::ALL, limit, PAUSE_MAX, attempt, |report| {
-        tell(report);
-        true
-    });
-    result.await.map_err(|unhealthy| Failure::new(unhealthy.to_string()).whole())
+    let result = health::from_here(&cluster, flags.limit, &|report: Report| tell(&report)).await;
+    result.map_err(|unhealthy| Failure::new(unhealthy.to_string()).whole())
 }
 
 fn tell(report: &Report) {
@@ -78,29 +89,13 @@ fn tell(report: &Report) {
     }
 }
 
-async fn on_server(call: &Call) -> Result<(), Failure> {
-    let mut control_plane_nodes = call.list("control-plane-nodes");
-    control_plane_nodes.extend(call.some_text("init-node").map(str::to_owned));
-    let timeout = call.duration("wait-timeout");
-    let request = HealthCheckRequest {
-        wait_timeout: Some(prost_types::Duration {
-            seconds: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            nanos: i32::try_from(timeout.subsec_nanos()).unwrap_or_default(),
-        }),
-        cluster_info: Some(ClusterInfo {
-            control_plane_nodes,
-            worker_nodes: call.list("worker-nodes"),
-            force_endpoint: call.text("k8s-endpoint").to_owned(),
-        }),
-    };
-    let session = Session::open(call).await?;
-    session.only(call)?;
-    let stream = session.all().cluster().health_check(request).await;
+async fn on_machine(flags: &HealthFlags) -> Result<(), Failure> {
+    let session = Session::open(&flags.connection).await?;
+    session.only()?;
+    let told = |line: String| eprintln!("{line}");
+    let (client, label, endpoint) = (session.all(), &session.label, &flags.endpoint);
+    let failed = health::on_machine(&client, label, &flags.members, endpoint, flags.limit, &told).await?;
     let mut errors = StreamErrors::default();
-    let take = |_: String, progress: HealthCheckProgress| {
-        eprintln!("{}", progress.message);
-        Ok(())
-    };
-    session.read("healthcheck error", stream, take, &mut errors).await?;
+    failed.into_iter().for_each(|error| errors.push(error));
     errors.finish()
 }

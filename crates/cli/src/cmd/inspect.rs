@@ -34,8 +34,8 @@ static DEPENDENCIES: Command = Command {
 
 fn run(call: &Call) -> Result<(), Failure> {
     block_on(async {
-        let session = Session::open(call).await?;
-        let client = session.only(call)?;
+        let session = Session::open(&call.connection()).await?;
+        let client = session.only()?;
         let edges = edges(&session, &client).await?;
         if !call.on("with-resources") {
             return print(&graph(&edges));

@@ -3,10 +3,11 @@
 use std::io::{BufRead as _, IsTerminal as _, stdin, stdout};
 use std::path::{Path, PathBuf};
 
+use ichor_ops::kubeconfig::{self, Decision, Kind};
+
 use crate::explain;
 use crate::failure::{Context, Failure};
 use crate::files;
-use crate::kubeconfig::{self, Decision, Kind};
 use crate::parse::Call;
 use crate::print;
 use crate::session::{Session, block_on};
@@ -34,9 +35,9 @@ pub static KUBECONFIG: Command = Command {
 };
 
 /// The kubeconfig as the one machine of the session hands it out.
-async fn fetch(session: &Session, call: &Call) -> Result<Vec<u8>, Failure> {
+async fn fetch(session: &Session) -> Result<Vec<u8>, Failure> {
     let doing = "error copying";
-    let client = session.only(call)?;
+    let client = session.only()?;
     let stream = session.ask(client.machine().kubeconfig(())).await;
     let mut stream = stream.map_err(|status| explain::status(doing, &status))?.into_inner();
     let mut packed = Vec::new();
@@ -87,8 +88,8 @@ fn fetch_kubeconfig(call: &Call) -> Result<(), Failure> {
         )));
     }
     block_on(async {
-        let session = Session::open(call).await?;
-        let content = fetch(&session, call).await?;
+        let session = Session::open(&call.connection()).await?;
+        let content = fetch(&session).await?;
         match target {
             None => print(&String::from_utf8_lossy(&content)),
             Some(path) if path.exists() && call.on("merge") => add(call, &path, &content),

@@ -150,8 +150,11 @@ where
     let plan = Plan { expect, post, timeout: call.duration("timeout") };
     block_on(async {
         let insecure = call.command().flags.iter().any(|flag| flag.name == "insecure") && call.on("insecure");
-        let session =
-            if insecure { Session::open_insecure(call, &[]).await? } else { Session::open(call).await? };
+        let session = if insecure {
+            Session::open_insecure(&call.connection(), &[]).await?
+        } else {
+            Session::open(&call.connection()).await?
+        };
         if !insecure {
             warn_of_old_versions(&session).await;
         }

@@ -56,7 +56,7 @@ fn logs(call: &Call) -> Result<(), Failure> {
         tail_lines: i32::try_from(call.int("tail")).unwrap_or(-1),
     };
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let stream = session.all().machine().logs(request).await;
         let stream = stream.map_err(|status| explain::status("error fetching logs", &status))?;
         show(&session, stream.into_inner()).await
@@ -66,7 +66,7 @@ fn logs(call: &Call) -> Result<(), Failure> {
 fn dmesg(call: &Call) -> Result<(), Failure> {
     let request = DmesgRequest { follow: call.on("follow"), tail: call.on("tail") };
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let stream = session.all().machine().dmesg(request).await;
         let stream = stream.map_err(|status| explain::status("error getting dmesg", &status))?;
         show(&session, stream.into_inner()).await

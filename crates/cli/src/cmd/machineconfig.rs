@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use ichor_config::{Diagnostic, Documents, Mode, ValidateOptions};
+use ichor_ops::generate::Generate;
 
 use crate::cmd::gen_config::{self, Destination};
 use crate::failure::Failure;
-use crate::machineconfig::{self, Generate};
+use crate::machineconfig;
 use crate::output::json::pretty;
 use crate::parse::Call;
 use crate::table::{Args, Command, Complete, Flag, Group};
@@ -74,13 +75,17 @@ pub static VALIDATE: Command = Command {
 };
 
 fn generate(call: &Call) -> Result<(), Failure> {
+    gen_config::check_endpoint(call.arg(1))?;
+    let destination = Destination::here();
+    destination.check_absent(false)?;
     let input = Generate {
         cluster: call.arg(0).to_owned(),
         endpoint: call.arg(1).to_owned(),
+        install_image: machineconfig::installer_image(),
         comments: ichor_config::CommentMode::All,
         ..Generate::default()
     };
-    gen_config::write(&input, &Destination::here(), false)
+    gen_config::write(&input, &destination)
 }
 
 fn patch(call: &Call) -> Result<(), Failure> {

@@ -24,7 +24,7 @@ pub static MEMORY: Command = Command {
 
 fn run(call: &Call) -> Result<(), Failure> {
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let reply = session.ask(session.all().machine().memory(())).await;
         let replies =
             session.gather("error getting memory stats", reply.map(|reply| reply.into_inner().messages))?;

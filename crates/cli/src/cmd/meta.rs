@@ -54,7 +54,7 @@ fn key(text: &str) -> Result<u32, Failure> {
 fn write(call: &Call) -> Result<(), Failure> {
     let request = MetaWriteRequest { key: key(call.arg(0))?, value: call.arg(1).as_bytes().to_vec() };
     block_on(async {
-        let session = Session::open_either(call).await?;
+        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
         let reply = session.ask(session.all().machine().meta_write(request)).await;
         session.gather("error writing the key", reply.map(|reply| reply.into_inner().messages))?;
         Ok(())
@@ -64,7 +64,7 @@ fn write(call: &Call) -> Result<(), Failure> {
 fn delete(call: &Call) -> Result<(), Failure> {
     let request = MetaDeleteRequest { key: key(call.arg(0))? };
     block_on(async {
-        let session = Session::open_either(call).await?;
+        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
         let reply = session.ask(session.all().machine().meta_delete(request)).await;
         session.gather("error deleting the key", reply.map(|reply| reply.into_inner().messages))?;
         Ok(())

@@ -52,7 +52,7 @@ fn run(call: &Call) -> Result<(), Failure> {
     }
     let mut request = request(call);
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let mut client = session.all();
         let mut pods = Pods::new();
         if call.on("pods") || !call.args.is_empty() {

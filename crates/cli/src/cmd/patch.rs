@@ -52,11 +52,11 @@ fn run(call: &Call) -> Result<(), Failure> {
     }
     apply::mode(call)?;
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         warn_of_old_versions(&session).await;
         for node in &session.nodes {
             for config in configurations(&session, call, node).await? {
-                let before = machineconfig::text_of(&config)?;
+                let before = ichor_ops::node_config::text_of(&config)?;
                 let after = machineconfig::patched(before.clone().into_bytes(), &patches)?;
                 let unchanged = before.as_bytes() == after;
                 let request = apply::request(call, after)?;

@@ -64,8 +64,8 @@ fn run(call: &Call) -> Result<(), Failure> {
     };
     let duration = call.duration("duration");
     block_on(async {
-        let session = Session::open(call).await?;
-        let client = session.only(call)?;
+        let session = Session::open(&call.connection()).await?;
+        let client = session.only()?;
         if is_expression(call.text("bpf-filter")) && is_tunnel(&client, interface).await {
             request.bpf_filter = filter(call.text("bpf-filter"), LinkType::Raw)?;
         }

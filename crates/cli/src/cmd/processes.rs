@@ -50,7 +50,7 @@ fn run(call: &Call) -> Result<(), Failure> {
         }
     };
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         if call.on("watch") {
             return watch(&session, order).await;
         }

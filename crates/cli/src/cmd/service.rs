@@ -38,7 +38,7 @@ fn run(call: &Call) -> Result<(), Failure> {
             .hint("use start, stop, restart or status"));
     }
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let mut machine = session.all().machine();
         let doing = "error on service action";
         let replies: Vec<(String, String)> = match action {

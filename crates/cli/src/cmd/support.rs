@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::stream::{self, StreamExt as _};
 use ichor_client::Client;
 use ichor_health::{Kubernetes as _, Objects, Topology};
+use ichor_ops::fleet as ops_fleet;
 use jiff::Timestamp;
 use tokio::time::timeout;
 
@@ -20,7 +21,7 @@ use crate::support::{Collector, collectors};
 use crate::table::{Command, Complete, Flag, Group};
 use crate::tabs::Table;
 use crate::zip::Archive;
-use crate::{fleet, print, profile, term};
+use crate::{fleet, print, term};
 
 /// The most that is collected at the same time.
 const WORKERS_MAX: usize = 32;
@@ -58,7 +59,7 @@ fn run(call: &Call) -> Result<(), Failure> {
     }
     let workers = usize::try_from(call.int("num-workers")).unwrap_or(1).clamp(1, WORKERS_MAX);
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let file = File::create(&path).context(format!("create {}", path.display()))?;
         let mut archive = Archive::new(BufWriter::new(file));
         let mut errors: Vec<(String, String)> = Vec::new();
@@ -128,10 +129,10 @@ impl Teller {
 
 /// What Kubernetes says of its nodes and of the pods of the system.
 async fn kubernetes(call: &Call, session: &Session) -> Result<Vec<(&'static str, String)>, Failure> {
-    let hosts = profile::load(call)?.hosts();
+    let route = fleet::route(&call.connection(), "")?;
     // Whichever of them is a control plane hands out a kubeconfig.
     let topology = Topology::named(&session.nodes, &[]);
-    let fleet = fleet::over(fleet::access(session), topology, &hosts, "")?;
+    let fleet = ops_fleet::over(ops_fleet::access(&session.endpoint()), topology, &route);
     let mut files = Vec::new();
     for (name, what) in [
         ("kubernetesResources/nodes.yaml", Objects::Nodes),

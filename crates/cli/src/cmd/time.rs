@@ -24,7 +24,7 @@ pub static TIME: Command = Command {
 
 fn run(call: &Call) -> Result<(), Failure> {
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let mut time = session.all().time();
         let reply = match call.some_text("check") {
             Some(server) => session.ask(time.time_check(TimeRequest { server: server.to_owned() })).await,

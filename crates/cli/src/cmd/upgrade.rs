@@ -77,7 +77,7 @@ fn upgrade(call: &Call) -> Result<(), Failure> {
 
 fn start(call: &Call, request: UpgradeRequest) -> Result<(), Failure> {
     block_on(async {
-        let session = Session::open_either(call).await?;
+        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
         if !call.on("insecure") {
             warn_of_old_versions(&session).await;
         }
@@ -98,7 +98,7 @@ fn table_text(replies: &[(String, Upgrade)], now: Timestamp) -> String {
 
 fn rollback(call: &Call) -> Result<(), Failure> {
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let reply = session.ask(session.all().machine().rollback(RollbackRequest {})).await;
         session.gather("error executing rollback", reply.map(|reply| reply.into_inner().messages))?;
         Ok(())

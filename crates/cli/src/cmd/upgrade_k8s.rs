@@ -1,34 +1,17 @@
-//! `upgrade-k8s`: brings Kubernetes to another version, one component and machine at a time.
-
-mod components;
-mod sync;
+//! `upgrade-k8s`: brings Kubernetes to another version.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use ichor_config::CommentMode;
-use ichor_health::{Access, Lazy, objects};
-use ichor_kube::{Kind, Select};
-use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use ichor_ops::upgrade::{self, Event, Images, Options};
+use ichor_ops::{Problem, fleet as ops_fleet};
 
+use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::fleet::{self, Fleet};
-use crate::kubernetes::path::{self, Path, Version};
-use crate::kubernetes::progress::Progress;
 use crate::parse::Call;
 use crate::session::{Session, block_on, warn_of_old_versions};
 use crate::table::{Command, Flag, Group};
-use crate::{print, profile};
-
-/// The namespace of the system.
-const SYSTEM: &str = ichor_health::kube::SYSTEM;
-/// The components whose versions count.
-const VERSIONED: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler"];
-/// How long the API may be away while its server is replaced.
-const API_AWAY_MAX: Duration = Duration::from_secs(60);
-/// Between two looks at an API that was away.
-const PAUSE: Duration = Duration::from_millis(500);
+use crate::{fleet, profile, say};
 
 /// How much is written into changed configurations, for commands that change them.
 pub(super) static CONFIG_TEXT_FLAGS: &[Flag] = &[
@@ -69,103 +52,83 @@ pub static UPGRADE_K8S: Command = Command {
     ..Command::EMPTY
 };
 
-/// The way to the Kubernetes of the cluster.
-type Kubernetes = Lazy<ichor_client::Routed>;
+/// The command line, resolved.
+struct UpgradeFlags {
+    connection: Connection,
+    endpoint: String,
+    options: Options,
+}
 
-/// An upgrade on its way.
-pub(super) struct Upgrade<'a> {
-    call: &'a Call,
-    session: Session,
-    fleet: Fleet,
-    path: Path,
-    dry_run: bool,
-    control_planes: Vec<String>,
-    workers: Vec<String>,
-    progress: Progress,
+impl UpgradeFlags {
+    fn of(call: &Call) -> Result<Self, Failure> {
+        let text = |name: &str| call.text(name).to_owned();
+        let connection = call.connection();
+        let options = Options {
+            from: call.some_text("from").map(str::to_owned),
+            to: text("to"),
+            images: Images {
+                apiserver: text("apiserver-image"),
+                controller_manager: text("controller-manager-image"),
+                scheduler: text("scheduler-image"),
+                proxy: text("proxy-image"),
+                kubelet: text("kubelet-image"),
+            },
+            kubelets: call.on("upgrade-kubelet"),
+            pre_pull: call.on("pre-pull-images"),
+            dry_run: call.on("dry-run"),
+            comments: comments(call),
+            progress: None,
+        };
+        options.images.check().map_err(explained)?;
+        Ok(Self { connection, endpoint: text("endpoint"), options })
+    }
 }
 
 fn run(call: &Call) -> Result<(), Failure> {
-    block_on(upgrade(call))
+    let flags = UpgradeFlags::of(call)?;
+    block_on(upgrade(flags))
 }
 
-async fn upgrade(call: &Call) -> Result<(), Failure> {
-    for flag in
-        ["kubelet-image", "apiserver-image", "controller-manager-image", "scheduler-image", "proxy-image"]
-    {
-        check_image(flag, call.text(flag))?;
-    }
-    let hosts = profile::load(call)?.hosts();
-    let session = Session::open(call).await?;
-    session.only(call)?;
+async fn upgrade(mut flags: UpgradeFlags) -> Result<(), Failure> {
+    let route = fleet::route(&flags.connection, &flags.endpoint)?;
+    let session = Session::open(&flags.connection).await?;
+    session.only()?;
     warn_of_old_versions(&session).await;
-    let access = fleet::access(&session);
+    flags.options.progress = progress_path(&flags.connection);
+    let client = session.endpoint();
     // Any control plane hands out a kubeconfig; the one that was named is asked.
     let topology = ichor_health::Topology::named(&session.nodes, &[]);
-    let fleet = fleet::over(access, topology, &hosts, call.text("endpoint"))?;
-    let kept = progress_path(call);
-    let to = call.text("to").trim_start_matches('v').to_owned();
-    let begun = kept.as_deref().and_then(|path| Progress::begun_from(path, &to));
-    let from = match (call.some_text("from"), begun) {
-        (Some(from), _) => from.trim_start_matches('v').to_owned(),
-        (None, Some(from)) => from,
-        (None, None) => {
-            let lowest = lowest_version(&fleet.kubernetes).await?;
-            say(&format!("automatically detected the lowest Kubernetes version {lowest}"))?;
-            lowest.to_string()
-        }
-    };
-    let path = Path::new(&from, &to)?;
-    let dry_run = call.on("dry-run");
-    let progress = Progress::open(if dry_run { None } else { kept }, &from, &to);
-    let (control_planes, workers) = nodes(&fleet.kubernetes, call.on("upgrade-kubelet")).await?;
-    say(&format!("discovered controlplane nodes {}", quoted(&control_planes)))?;
-    if call.on("upgrade-kubelet") {
-        say(&format!("discovered worker nodes {}", quoted(&workers)))?;
-    }
-    if progress.count() > 0 {
-        say(&format!("going on with an upgrade that was broken off: {} steps are done", progress.count()))?;
-    }
-    let mut upgrade = Upgrade { call, session, fleet, path, dry_run, control_planes, workers, progress };
-    upgrade.check_versions().await?;
-    upgrade.check_removed().await?;
-    if call.on("pre-pull-images") {
-        upgrade.pre_pull().await?;
-    }
-    upgrade.control_plane().await?;
-    upgrade.kube_proxy().await?;
-    if call.on("upgrade-kubelet") {
-        upgrade.kubelets().await?;
-    }
-    upgrade.manifests().await?;
-    upgrade.progress.finish();
-    Ok(())
+    let fleet = ops_fleet::over(ops_fleet::access(&client), topology, &route);
+    let told = |event: Event| say(&text(&event));
+    upgrade::run(&client, &session.nodes[0], &fleet, &flags.options, &told).await.map_err(explained)
 }
 
 /// Where progress is kept: beside the client configuration, by context.
-fn progress_path(call: &Call) -> Option<PathBuf> {
-    let (config, path) = profile::open(call).ok()?;
-    let (name, _) = profile::context(&config, call.some_text("context")).ok()?;
+fn progress_path(connection: &Connection) -> Option<PathBuf> {
+    let (config, path) = profile::open(connection).ok()?;
+    let (name, _) = profile::context(&config, connection.context.as_deref()).ok()?;
     let safe: String =
         name.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
     Some(path.parent()?.join("upgrade-k8s").join(format!("{safe}.json")))
 }
 
-/// A repository: no tag, no digest, nothing a reference cannot have.
-fn check_image(flag: &str, text: &str) -> Result<(), Failure> {
-    let name = flag.trim_end_matches("-image");
-    let last = text.rsplit('/').next().unwrap_or_default();
-    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-/:".contains(c);
-    if text.is_empty() || last.is_empty() || last.contains([':', '@']) || !text.chars().all(good) {
-        return Err(Failure::new(format!(
-            "invalid upgrade options: {name}: invalid image reference: {text}"
-        ))
-        .hint("name the repository alone, without a tag"));
+/// Adds what to do about an error, in terms of the flags.
+fn explained(error: ichor_ops::Error) -> Failure {
+    let hint = match error.problem() {
+        Problem::BadImage { .. } => Some("name the repository alone, without a tag"),
+        Problem::UnsupportedUpgrade { .. } => Some("upgrade one minor version at a time"),
+        Problem::VersionNotDetected => Some("name it with --from"),
+        Problem::Removed { .. } => Some("take it out of the machine configuration, then upgrade"),
+        Problem::Kubernetes { .. } => {
+            Some("outside of the cluster's network name the address of its API with --endpoint")
+        }
+        _ => None,
+    };
+    let failure = Failure::from(error);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
     }
-    Ok(())
-}
-
-fn say(line: &str) -> Result<(), Failure> {
-    print(&format!("{line}\n"))
 }
 
 fn quoted(list: &[String]) -> String {
@@ -173,183 +136,48 @@ fn quoted(list: &[String]) -> String {
     format!("[{}]", items.join(" "))
 }
 
-fn kubernetes_failed(error: String) -> Failure {
-    Failure::new(format!("error building kubernetes client: {error}"))
-        .hint("outside of the cluster's network name the address of its API with --endpoint")
-}
-
-/// The lowest version among the components that run.
-async fn lowest_version(kubernetes: &Kubernetes) -> Result<Version, Failure> {
-    let pods = list(kubernetes, &Kind::PODS, SYSTEM).await;
-    let pods = pods.map_err(|failure| failure.within("error detecting the lowest Kubernetes version"))?;
-    lowest_of(&pods)
-        .ok_or_else(|| Failure::new("failed to detect lowest Kubernetes version").hint("name it with --from"))
-}
-
-fn lowest_of(pods: &[Value]) -> Option<Version> {
-    let containers = pods.iter().filter_map(|pod| {
-        let app = pod["metadata"]["labels"]["k8s-app"].as_str()?;
-        let containers = pod["spec"]["containers"].as_array()?;
-        VERSIONED.contains(&app).then_some(())?;
-        containers.iter().find(|container| container["name"] == app)
-    });
-    containers
-        .filter_map(|container| Version::of_image(container["image"].as_str()?))
-        .min_by_key(Version::numbers)
-}
-
-/// Lists objects, through an API that may be away for a moment.
-async fn list(kubernetes: &Kubernetes, kind: &Kind, namespace: &str) -> Result<Vec<Value>, Failure> {
-    let end = Instant::now() + API_AWAY_MAX;
-    loop {
-        let last = match kubernetes.client().await {
-            Ok(client) => match client.list(kind, namespace, Select::default()).await {
-                Ok(list) => return Ok(list.items),
-                Err(error) => ichor_health::kube::text_of(&error),
-            },
-            Err(error) => error,
-        };
-        if Instant::now() > end {
-            return Err(Failure::new(format!("list {}: {last}", kind.plural))
-                .hint("outside of the cluster's network name the address of its API with --endpoint"));
+/// The line of an event.
+fn text(event: &Event) -> String {
+    match event {
+        Event::VersionDetected(version) => {
+            format!("automatically detected the lowest Kubernetes version {version}")
         }
-        kubernetes.forget().await;
-        sleep(PAUSE).await;
-    }
-}
-
-/// The addresses of control planes and workers, as Kubernetes knows them.
-async fn nodes(kubernetes: &Kubernetes, workers_too: bool) -> Result<(Vec<String>, Vec<String>), Failure> {
-    let nodes = list(kubernetes, &Kind::NODES, "").await?;
-    let (mut control_planes, mut workers) = (Vec::new(), Vec::new());
-    for node in &nodes {
-        let address = objects::node_addresses(node).into_iter().next();
-        match (objects::is_control_plane(node), address) {
-            (true, Some(address)) => control_planes.push(address),
-            (false, Some(address)) if workers_too => workers.push(address),
-            _ => {}
+        Event::ControlPlanes(nodes) => format!("discovered controlplane nodes {}", quoted(nodes)),
+        Event::Workers(nodes) => format!("discovered worker nodes {}", quoted(nodes)),
+        Event::Resumed { steps } => {
+            format!("going on with an upgrade that was broken off: {steps} steps are done")
         }
-    }
-    if control_planes.is_empty() {
-        return Err(Failure::new("no controlplane nodes discovered"));
-    }
-    Ok((control_planes, workers))
-}
-
-impl Upgrade<'_> {
-    fn access(&self) -> &Access<ichor_client::Routed> {
-        &self.fleet.access
-    }
-
-    fn kubernetes(&self) -> &Kubernetes {
-        &self.fleet.kubernetes
-    }
-
-    fn all(&self) -> Vec<String> {
-        [self.control_planes.clone(), self.workers.clone()].concat()
-    }
-
-    async fn check_versions(&self) -> Result<(), Failure> {
-        for node in self.all() {
-            let version = self.access().version(&node).await;
-            let (system, _) = version.map_err(|status| {
-                Failure::new(format!("error getting version on node {node:?}: {}", status.message()))
-            })?;
-            path::compatible(&system, &self.path.to).map_err(|text| {
-                Failure::new(format!("compatibility check failed on node {node:?}: {text}"))
-            })?;
-            say(&format!(
-                "> {node:?}: Talos version {} is compatible with Kubernetes version {}",
-                system.trim_start_matches('v'),
-                self.path.to
-            ))?;
+        Event::Compatible { node, system, to } => {
+            format!("> {node:?}: Talos version {system} is compatible with Kubernetes version {to}")
         }
-        Ok(())
-    }
-
-    /// Flags, feature gates and kinds that the new version no longer has must not be in use.
-    async fn check_removed(&self) -> Result<(), Failure> {
-        let Some(removed) = self.path.removed() else { return Ok(()) };
-        say("checking for removed Kubernetes component flags")?;
-        let read_failed =
-            |node: &str, status: tonic::Status| Failure::new(format!("{node}: {}", status.message()));
-        let mut found = Vec::new();
-        for node in &self.control_planes {
-            for id in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
-                let pod = self.access().get(node, "k8s", "StaticPods.kubernetes.talos.dev", id).await;
-                let Some(pod) = pod.map_err(|status| read_failed(node, status))? else { continue };
-                // The pod is the spec itself, or a key of it.
-                let spec = if pod.spec["spec"].is_null() { &pod.spec["pod"] } else { &pod.spec };
-                let container = &spec["spec"]["containers"][0];
-                let command =
-                    [objects::texts(&container["command"]), objects::texts(&container["args"])].concat();
-                found.extend(removed.used(node, id, &command));
-            }
+        Event::CheckingFlags => "checking for removed Kubernetes component flags".to_owned(),
+        Event::CheckingResources => "checking for removed Kubernetes API resource versions".to_owned(),
+        Event::Pulling { node, image } => format!(" > {node:?}: pre-pulling {image}"),
+        Event::PullUnsupported { node } => format!(" < {node:?}: not implemented, skipping"),
+        // The original quotes the names of static pods only.
+        Event::Component { name: name @ ("kube-proxy" | "kubelet"), to } => {
+            format!("updating {name} to version \"{to}\"")
         }
-        for node in self.all() {
-            let spec = self.access().get(&node, "k8s", "KubeletSpecs.kubernetes.talos.dev", "kubelet").await;
-            if let Some(spec) = spec.map_err(|status| read_failed(&node, status))? {
-                found.extend(removed.used(&node, "kubelet", &objects::texts(&spec.spec["args"])));
-            }
+        Event::Component { name, to } => format!("updating {name:?} to version \"{to}\""),
+        Event::NodeStarted { node } => format!(" > {node:?}: starting update"),
+        Event::VersionChange { name, from, to } => format!(" > update {name}: {from} -> {to}"),
+        Event::Skipped => " > skipped in dry-run".to_owned(),
+        Event::Patched { node } => format!(" > {node:?}: machine configuration patched"),
+        Event::WaitingForPod { node, name } => format!(" > {node:?}: waiting for {name} pod update"),
+        Event::PodBehind { node, name, reason } => format!(" > {node:?}: {name}: {reason}"),
+        Event::WaitingForKubelet { node } => format!(" > {node:?}: waiting for kubelet restart"),
+        Event::WaitingForNode { node } => format!(" > {node:?}: waiting for node update"),
+        Event::NodeDone { node } => format!(" < {node:?}: successfully updated"),
+        Event::Manifests => "updating manifests".to_owned(),
+        Event::Manifest { object, difference, applied } => {
+            let outcome = match (difference, applied) {
+                (None, _) => " < no changes".to_owned(),
+                (Some(text), false) => format!("{}\n < dry run, change skipped", text.trim_end()),
+                (Some(text), true) => format!("{}\n < applied successfully", text.trim_end()),
+            };
+            format!(" > processing manifest {object}\n{outcome}")
         }
-        say("checking for removed Kubernetes API resource versions")?;
-        let client = self.kubernetes().client().await.map_err(kubernetes_failed)?;
-        for (version, plural) in removed.kinds {
-            let (group, version) = version.split_once('/').unwrap_or(("", version));
-            let kind = Kind::known(group, version, plural, false);
-            match client.list(&kind, "", Select::default()).await {
-                Ok(list) if !list.items.is_empty() => {
-                    found.push(format!("{} objects of {plural}.{version}.{group}", list.items.len()));
-                }
-                Ok(_) => {}
-                Err(error) if error.is_not_found() => {}
-                Err(error) => return Err(Failure::new(format!("error listing {plural}: {error}"))),
-            }
-        }
-        if found.is_empty() {
-            return Ok(());
-        }
-        Err(Failure::new(format!(
-            "Kubernetes {} no longer has what is in use:\n  {}",
-            self.path.to,
-            found.join("\n  ")
-        ))
-        .hint("take it out of the machine configuration, then upgrade"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_lowest_version_is_that_of_the_oldest_component() {
-        let pod = |app: &str, image: &str| {
-            json!({
-                "metadata": {"labels": {"k8s-app": app}},
-                "spec": {"containers": [{"name": "sidecar", "image": "x:v1.0.0"}, {"name": app, "image": image}]},
-            })
-        };
-        let pods = [
-            pod("kube-apiserver", "registry.k8s.io/kube-apiserver:v1.35.0"),
-            pod("kube-proxy", "registry.k8s.io/kube-proxy:v1.34.10"),
-            pod("kube-scheduler", "registry.k8s.io/kube-scheduler:v1.34.9"),
-            pod("kube-dns", "registry.k8s.io/coredns/coredns:v1.13.2"),
-            pod("kube-controller-manager", "registry.k8s.io/kube-controller-manager:odd"),
-        ];
-        assert_eq!(lowest_of(&pods).unwrap().to_string(), "1.34.9");
-        assert_eq!(lowest_of(&[]), None);
-    }
-
-    #[test]
-    fn an_image_is_a_repository_without_a_tag() {
-        for good in ["registry.k8s.io/kube-apiserver", "localhost:5000/kubelet", "kubelet"] {
-            assert!(check_image("kubelet-image", good).is_ok(), "{good}");
-        }
-        for bad in ["", "registry.k8s.io/kube-apiserver:v1.35.0", "a/b@sha256:00", "a b", "a/"] {
-            assert!(check_image("kubelet-image", bad).is_err(), "{bad}");
-        }
+        Event::WaitingForManifests => "waiting for all manifests to be applied".to_owned(),
+        Event::WaitingForRollout { object } => format!(" > waiting for {object}"),
     }
 }

@@ -39,7 +39,7 @@ fn run(call: &Call) -> Result<(), Failure> {
         paths: if call.args.is_empty() { vec!["/".to_owned()] } else { call.args.clone() },
     };
     block_on(async {
-        let session = Session::open(call).await?;
+        let session = Session::open(&call.connection()).await?;
         let stream = session.all().machine().disk_usage(request).await;
         let mut errors = StreamErrors::default();
         let mut bad = Vec::new();

@@ -38,7 +38,7 @@ fn run(call: &Call) -> Result<(), Failure> {
         print("Server:\n")?;
     }
     block_on(async {
-        let session = Session::open_either(call).await?;
+        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
         let reply = session.ask(session.all().machine().version(())).await;
         let versions =
             session.gather("error getting version", reply.map(|reply| reply.into_inner().messages))?;

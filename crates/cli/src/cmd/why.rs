@@ -78,7 +78,7 @@ async fn ask(call: &Call) -> Result<Vec<Answer>, Failure> {
         namespace: call.text("namespace").to_owned(),
     };
     let own = own(call);
-    let (client, nodes) = Session::prepare(call)?;
+    let (client, nodes) = Session::prepare(&call.connection(), call.on("insecure"))?;
     if let Err(error) = crate::term::patient("connecting", client.connect()).await {
         let of = |error: &ichor_client::DialError| why::silent(&error.to_string(), Hop::First, &own);
         let answers = error.0.iter().map(|error| (endpoint(error, &nodes), of(error)));
@@ -137,7 +137,7 @@ fn endpoint(error: &ichor_client::DialError, nodes: &[String]) -> String {
 fn own(call: &Call) -> Own {
     let now = Timestamp::now();
     let date = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M UTC").to_string();
-    let not_after = if call.on("insecure") { None } else { profile::own_certificate_end(call) };
+    let not_after = if call.on("insecure") { None } else { profile::own_certificate_end(&call.connection()) };
     Own {
         not_after: not_after.map(Timestamp::as_second),
         not_after_text: not_after.map(date).unwrap_or_default(),

@@ -47,7 +47,7 @@ fn disk(call: &Call) -> Result<(), Failure> {
     });
     let request = BlockDeviceWipeRequest { devices: devices.collect() };
     block_on(async {
-        let session = Session::open_either(call).await?;
+        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
         let reply = session.ask(session.all().storage().block_device_wipe(request)).await;
         session.gather("error wiping", reply.map(|reply| reply.into_inner().messages))?;
         Ok(())

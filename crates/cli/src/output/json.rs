@@ -1,5 +1,6 @@
 //! YAML as JSON values, and JSON as the original prints it.
 
+pub use ichor_ops::yaml::{sorted, to_yaml};
 use ichor_yaml::{Node, Resolved, Style, Value as Yaml, resolve};
 use serde::Serialize as _;
 use serde_json::ser::PrettyFormatter;
@@ -34,34 +35,6 @@ pub fn from_yaml(node: &Node) -> Value {
 pub fn from_yaml_text(text: &str) -> Result<Value, ichor_yaml::Error> {
     let documents = ichor_yaml::parse(text)?;
     Ok(documents.first().map_or(Value::Null, |document| from_yaml(&document.root)))
-}
-
-/// The YAML of a value.
-pub fn to_yaml(value: &Value) -> Node {
-    match value {
-        Value::Null => Node::plain("null"),
-        Value::Bool(known) => Node::plain(known.to_string()),
-        Value::Number(number) => Node::plain(number.to_string()),
-        Value::String(text) => Node::string(text),
-        Value::Array(items) => Node::seq(items.iter().map(to_yaml).collect()),
-        Value::Object(map) => {
-            Node::map(map.iter().map(|(key, value)| (Node::string(key), to_yaml(value))).collect())
-        }
-    }
-}
-
-/// The value with the keys of every object in order.
-pub fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let mut entries: Vec<(String, Value)> =
-                map.into_iter().map(|(key, value)| (key, sorted(value))).collect();
-            entries.sort_by(|(a, _), (b, _)| a.cmp(b));
-            Value::Object(entries.into_iter().collect())
-        }
-        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
-        other => other,
-    }
 }
 
 /// The text of a value: indented by `indent`, with the three characters escaped that would trouble a

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use backhand::compression::Compressor;
 use backhand::{FilesystemCompressor, FilesystemWriter, NodeHeader};
 use ichor_provision::{
-    Cluster, ClusterRequest, MachineKind, MachineRequest, MachineStatus, Provider, ProvisionError, Store,
+    Cluster, ClusterRequest, Configs, MachineKind, MachineRequest, MachineStatus, Power, Provider,
+    ProvisionError, Store,
 };
 use ichor_provision_sandbox::Sandbox;
 
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
         && word == "as-nobody"
     {
         let lab = Sandbox::new(Store::new(root));
-        println!("{}", lab.create(&request("x", 70, 1, Path::new(image)), &mut |_| {}).unwrap_err());
+        println!("{}", create(&lab, &request("x", 70, 1, Path::new(image))).unwrap_err());
         return ExitCode::SUCCESS;
     }
     if args.iter().any(|arg| arg == "--list") {
@@ -94,7 +95,7 @@ impl Lab {
 
     fn create(&self, name: &str, second: u8, machines: usize) -> Guard<'_> {
         let request = request(name, second, machines, &self.image);
-        let cluster = self.sandbox.create(&request, &mut |_| {}).unwrap();
+        let cluster = create(&self.sandbox, &request).unwrap();
         Guard { lab: self, cluster }
     }
 
@@ -117,7 +118,8 @@ struct Guard<'a> {
 
 impl Guard<'_> {
     fn ask(&self, machine: usize, question: &str) -> String {
-        ask(self.cluster.machines[machine].loopback, question)
+        let reach = self.lab.sandbox.reach(&self.cluster, &self.cluster.machines[machine]);
+        ask(reach.host.parse().unwrap(), question)
     }
 
     fn field(&self, machine: usize, key: &str) -> String {
@@ -132,30 +134,52 @@ impl Drop for Guard<'_> {
         let sandbox = &self.lab.sandbox;
         if std::thread::panicking() {
             for machine in &self.cluster.machines {
-                let path = sandbox.console(&self.cluster.name, &machine.name);
-                let text = path.ok().and_then(|path| fs::read_to_string(path).ok());
-                eprintln!("--- console of {}\n{}", machine.name, text.unwrap_or_default());
+                let text = console(sandbox, &self.cluster.name, &machine.name);
+                eprintln!("--- console of {}\n{text}", machine.name);
             }
         }
         let _ = sandbox.destroy(&self.cluster.name, &mut |_| {});
     }
 }
 
+fn console(sandbox: &Sandbox, cluster: &str, machine: &str) -> String {
+    let mut text = String::new();
+    let read = sandbox.console(cluster, machine).map(|mut console| console.read_to_string(&mut text));
+    assert!(matches!(read, Ok(Ok(_))), "the console of {machine} cannot be read");
+    text
+}
+
+/// Plans and makes a cluster whose machines are configured by their number.
+fn create(sandbox: &Sandbox, request: &ClusterRequest) -> Result<Cluster, ProvisionError> {
+    let plan = sandbox.plan(request)?;
+    sandbox.create(&plan, &configs(&request.machines), &mut |_| {})
+}
+
+fn add(sandbox: &Sandbox, cluster: &str, machines: &[MachineRequest]) -> Result<Cluster, ProvisionError> {
+    let plan = sandbox.plan_more(cluster, machines)?;
+    sandbox.add(&plan, &configs(machines), &mut |_| {})
+}
+
+fn configs(machines: &[MachineRequest]) -> Configs {
+    let number = |machine: &MachineRequest| machine.name.rsplit('-').next().unwrap_or_default().to_owned();
+    let config = |machine| format!("config of {}", number(machine)).into_bytes();
+    machines.iter().map(|machine| (machine.name.clone(), config(machine))).collect()
+}
+
 fn request(name: &str, second: u8, machines: usize, image: &Path) -> ClusterRequest {
     let machine = |number: usize| MachineRequest {
         name: format!("{name}-{number}"),
         kind: MachineKind::ControlPlane,
-        config: Some(format!("config of {number}").into_bytes()),
         kernel_args: vec!["test.mark=1".to_owned()],
         resources: Default::default(),
     };
     ClusterRequest {
         name: name.to_owned(),
-        cidr: format!("10.{second}.0.0/24").parse().unwrap(),
+        cidrs: vec![format!("10.{second}.0.0/24").parse().unwrap()],
         mtu: 1500,
-        image: image.to_owned(),
-        images: None,
+        image: Some(image.to_str().unwrap().to_owned()),
         machines: (0..machines).map(machine).collect(),
+        ..ClusterRequest::default()
     }
 }
 
@@ -247,22 +271,22 @@ fn boots_reboots_stops(lab: &Lab) {
     // Off by itself, on again by us.
     cluster.ask(0, "poweroff");
     lab.wait_for("life", 0, MachineStatus::Stopped);
-    lab.sandbox.start("life", Some("life-0")).unwrap();
+    lab.sandbox.power("life", Some("life-0"), Power::On).unwrap();
     assert_eq!(cluster.field(0, "boots"), "3");
 
     // Shut down in order, then cut, then reset.
-    lab.sandbox.stop("life", Some("life-0")).unwrap();
+    lab.sandbox.power("life", Some("life-0"), Power::Off).unwrap();
     assert_eq!(lab.sandbox.show("life").unwrap().machines[0].status, MachineStatus::Stopped);
-    let console = fs::read_to_string(lab.sandbox.console("life", "life-0").unwrap()).unwrap();
+    let console = console(&lab.sandbox, "life", "life-0");
     assert!(console.contains("boot 1\n") && console.contains("asked to stop\n"), "{console}");
-    lab.sandbox.start("life", None).unwrap();
+    lab.sandbox.power("life", None, Power::On).unwrap();
     assert_eq!(cluster.field(0, "boots"), "4");
-    lab.sandbox.cut_power("life", None).unwrap();
+    lab.sandbox.power("life", None, Power::Cut).unwrap();
     let statuses: Vec<_> = lab.sandbox.show("life").unwrap().machines.iter().map(|m| m.status).collect();
     assert_eq!(statuses, [MachineStatus::Stopped; 2]);
-    lab.sandbox.start("life", None).unwrap();
+    lab.sandbox.power("life", None, Power::On).unwrap();
     assert_eq!(cluster.field(0, "boots"), "5");
-    lab.sandbox.reset("life", "life-0").unwrap();
+    lab.sandbox.power("life", Some("life-0"), Power::Reset).unwrap();
     eventually("boot after reset", || {
         try_ask(Ipv4Addr::new(127, 61, 0, 2), "report").is_ok_and(|r| r.contains("boots=6"))
     });
@@ -313,10 +337,10 @@ fn killed_supervisor(lab: &Lab) {
     ichor_sys::signal::send(outer.pid, 9).unwrap();
     eventually("all processes gone", || host::processes(lab.dir.path(), &lab.image).is_empty());
     assert_eq!(lab.sandbox.show("orphan").unwrap().machines[0].status, MachineStatus::Unknown);
-    let error = lab.sandbox.stop("orphan", None).unwrap_err();
+    let error = lab.sandbox.power("orphan", None, Power::Off).unwrap_err();
     assert!(matches!(error, ProvisionError::NotRunning { .. }), "{error}");
     // Its machines' state is still there, so it can come back.
-    lab.sandbox.start("orphan", None).unwrap();
+    lab.sandbox.power("orphan", None, Power::On).unwrap();
     assert_eq!(cluster.field(0, "boots"), "2");
     lab.sandbox.destroy("orphan", &mut |_| {}).unwrap();
     drop(cluster);
@@ -331,7 +355,7 @@ fn killed_half_way(lab: &Lab) {
         if let Some(content) = content {
             fs::write(dir.join("state.json"), content).unwrap();
         }
-        let error = lab.sandbox.create(&request("half", 64, 1, &lab.image), &mut |_| {}).unwrap_err();
+        let error = create(&lab.sandbox, &request("half", 64, 1, &lab.image)).unwrap_err();
         assert!(matches!(error, ProvisionError::Exists { .. }), "{error}");
         lab.sandbox.destroy("half", &mut |_| {}).unwrap();
     }
@@ -339,7 +363,7 @@ fn killed_half_way(lab: &Lab) {
     for delay in 0..12 {
         let lab_sandbox = lab.sandbox.clone();
         let wanted = request("half", 64, 2, &lab.image);
-        let creating = std::thread::spawn(move || lab_sandbox.create(&wanted, &mut |_| {}));
+        let creating = std::thread::spawn(move || create(&lab_sandbox, &wanted));
         std::thread::sleep(Duration::from_millis(delay * 4));
         for pid in host::processes(lab.dir.path(), &lab.image) {
             let _ = ichor_sys::signal::send(pid, 9);
@@ -361,9 +385,9 @@ fn side_by_side(lab: &Lab) {
     let names: Vec<_> = lab.sandbox.list().unwrap().into_iter().map(|cluster| cluster.name).collect();
     assert_eq!(names, ["one", "two"]);
     let network = lab.sandbox.free_network().unwrap();
-    assert!(network != one.cluster.network.cidr && network != two.cluster.network.cidr);
+    assert!(![&one, &two].iter().any(|taken| taken.cluster.network.cidrs == [network.into()]));
 
-    let error = lab.sandbox.create(&request("three", 65, 1, &lab.image), &mut |_| {}).unwrap_err();
+    let error = create(&lab.sandbox, &request("three", 65, 1, &lab.image)).unwrap_err();
     assert_eq!(
         error.to_string(),
         "address 127.65.0.2:50000 is in use by another program; stop it, or choose another network with --cidr"
@@ -380,9 +404,9 @@ fn come_and_go(lab: &Lab) {
     let mut cluster = lab.create("grow", 69, 1);
     assert_eq!(cluster.field(0, "boots"), "1");
     let mut more = request("grow", 69, 3, &lab.image).machines;
-    let taken = lab.sandbox.add("grow", &more[..1], &mut |_| {}).unwrap_err();
+    let taken = add(&lab.sandbox, "grow", &more[..1]).unwrap_err();
     assert_eq!(taken.to_string(), "two machines are called grow-0");
-    cluster.cluster = lab.sandbox.add("grow", &more[1..], &mut |_| {}).unwrap();
+    cluster.cluster = add(&lab.sandbox, "grow", &more[1..]).unwrap();
     assert_eq!(cluster.field(1, "config"), "config of 1");
     assert_eq!(cluster.field(2, "address"), "10.69.0.4");
     assert_eq!(cluster.field(0, "boots"), "1", "the first one went on");
@@ -401,7 +425,7 @@ fn come_and_go(lab: &Lab) {
     assert!(ask(endpoint, "report").contains("address=10.69.0.3\n"));
     assert_eq!(cluster.ask(1, "call 10.69.0.2"), "hello from 10.69.0.3\n");
     assert!(!lab.sandbox.store().dir("grow").unwrap().join("machines/grow-0").exists());
-    lab.sandbox.cut_power("grow", Some("grow-1")).unwrap();
+    lab.sandbox.power("grow", Some("grow-1"), Power::Cut).unwrap();
     assert!(ask(endpoint, "report").contains("address=10.69.0.4\n"), "whoever is left answers");
 
     // The supervisor comes back to the same.
@@ -412,16 +436,16 @@ fn come_and_go(lab: &Lab) {
     eventually("the supervisor is gone", || {
         lab.sandbox.show("grow").unwrap().machines[0].status == MachineStatus::Unknown
     });
-    let gone = lab.sandbox.add("grow", &more[..1], &mut |_| {}).unwrap_err();
+    let gone = add(&lab.sandbox, "grow", &more[..1]).unwrap_err();
     assert!(matches!(gone, ProvisionError::NotRunning { .. }), "{gone}");
-    lab.sandbox.start("grow", None).unwrap();
+    lab.sandbox.power("grow", None, Power::On).unwrap();
     eventually("an answer at the endpoint", || {
         try_ask(endpoint, "report").is_ok_and(|r| r.contains("address=10.69.0."))
     });
 
     // A new one takes the address.
     more[0].name = "grow-3".to_owned();
-    cluster.cluster = lab.sandbox.add("grow", &more[..1], &mut |_| {}).unwrap();
+    cluster.cluster = add(&lab.sandbox, "grow", &more[..1]).unwrap();
     eventually("the new machine is at the endpoint", || {
         try_ask(endpoint, "report").is_ok_and(|r| r.contains("address=10.69.0.2\n"))
     });
@@ -431,21 +455,21 @@ fn come_and_go(lab: &Lab) {
 
 fn refusals(lab: &Lab) {
     let cluster = lab.create("only", 67, 1);
-    let create = |name: &str, image: &Path| {
-        lab.sandbox.create(&request(name, 68, 1, image), &mut |_| {}).unwrap_err().to_string()
+    let refused = |name: &str, image: &Path| {
+        create(&lab.sandbox, &request(name, 68, 1, image)).unwrap_err().to_string()
     };
     assert_eq!(
-        create("only", &lab.image),
+        refused("only", &lab.image),
         "cluster only exists already; look at it with `ichorctl cluster show --name only`, remove it with \
          `ichorctl cluster destroy --name only`, or choose another --name"
     );
     assert_eq!(
-        create("other", Path::new("/no/image")),
+        refused("other", Path::new("/no/image")),
         "there is no root image at /no/image; build it with `make build` or name another with --image"
     );
     let error = lab.sandbox.destroy("nothing", &mut |_| {}).unwrap_err().to_string();
     assert_eq!(error, "there is no cluster nothing; `ichorctl cluster list` shows those that are");
-    let error = lab.sandbox.stop("only", Some("x")).unwrap_err().to_string();
+    let error = lab.sandbox.power("only", Some("x"), Power::Off).unwrap_err().to_string();
     assert_eq!(
         error,
         "cluster only has no machine x; `ichorctl cluster show --name only` lists its machines"
@@ -459,7 +483,7 @@ fn refusals(lab: &Lab) {
         .unwrap();
     assert_eq!(
         String::from_utf8_lossy(&nobody.stdout),
-        "making sandbox machines needs root; run the command again with sudo\n"
+        "making a cluster needs root; run the command again with sudo\n"
     );
     drop(cluster);
 }

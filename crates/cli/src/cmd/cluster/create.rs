@@ -1,29 +1,26 @@
 //! `cluster create`: configurations, machines, client configuration, in one go.
 
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::path::Path;
 
-use ichor_config::Documents;
-use ichor_config::talosconfig::ClientConfig;
-use ichor_provision::{
-    Cluster, ClusterRequest, MachineKind, MachineRequest, Provider as _, ProvisionError, Resources,
-};
-use ichor_provision_sandbox::Sandbox;
-use ipnet::{IpNet, Ipv4Net};
+use ichor_config::patch::Patch;
+use ichor_ops::cluster::{self, Access, BringUpOptions, CreateOptions, Created, Site, Size, bring_up};
+use ichor_ops::generate::Generate;
+use ichor_ops::kubeconfig::{self, Decision};
+use ichor_ops::providers::PROVIDERS;
+use ichor_provision::{Machine, Resources};
+use ipnet::IpNet;
 
-use super::bring_up::{self, BringUp, Times};
-use super::{failed, ready, sandbox, show};
+use super::screen::Screen;
+use super::{ClusterFlags, PROVISIONER, failed, show};
 use crate::failure::{Context as _, Failure};
-use crate::kubeconfig::{self, Decision};
-use crate::machineconfig::{self, Generate};
 use crate::parse::Call;
 use crate::session::block_on;
 use crate::table::{Args, Command, Complete, Flag};
-use crate::term::Progress;
-use crate::{files, print, profile};
+use crate::{files, machineconfig, print, profile};
 
 /// The most machines of one kind; each is a set of processes on this host.
-pub const MACHINES_MAX: i64 = 200;
+const MACHINES_MAX: usize = 200;
 
 /// The command; `sandbox` is the provider when none is named.
 pub static CREATE: Command = Command {
@@ -84,135 +81,150 @@ static FLAGS: &[Flag] = &[
     Flag::text("cpus", "CPUs of control plane machines").default("2.0"),
     Flag::text("cpus-workers", "CPUs of worker machines").default("2.0"),
     Flag::text("cpus-controlplanes", "the same as --cpus").default("2.0").hidden(),
-    Flag::text("provisioner", "provider of the cluster").default("sandbox").hidden(),
+    Flag::repeated("setting", "setting of the provider, as NAME=VALUE").hidden(),
+    PROVISIONER,
 ];
 
-fn run(call: &Call) -> Result<(), Failure> {
-    let provisioner = call.args.first().map_or(call.text("provisioner"), String::as_str);
-    if provisioner != Sandbox::NAME {
-        return Err(Failure::new(format!("provider \"{provisioner}\" is not offered yet"))
-            .hint("use sandbox, which is the default and needs neither a container engine nor KVM"));
-    }
-    let provider = sandbox(call)?;
-    let mut plan = plan(call, &provider)?;
-    check(&provider, &plan)?;
-    let started = Instant::now();
-    let mut times = Times::default();
-    let mut progress = Progress::new();
-    progress.step("generating secrets and configurations");
-    let layout = Cluster::plan(Sandbox::NAME, &plan).map_err(|error| failed(&error))?;
-    let generated = machineconfig::generate(&generate_input(call, &layout)?)?;
-    check_network(plan.cidr, &generated.controlplane)?;
-    let inject = !call.on("skip-injecting-config");
-    let mut init_node = call.on("with-init-node");
-    if inject {
-        for machine in &mut plan.machines {
-            let first = std::mem::take(&mut init_node);
-            machine.config = Some(match machine.kind {
-                MachineKind::ControlPlane if first => generated.init.clone(),
-                MachineKind::ControlPlane => generated.controlplane.clone(),
-                MachineKind::Worker => generated.worker.clone(),
-            });
-        }
-    }
-    let created = provider.create(&plan, &mut |step| progress.step(step));
-    let cluster = created.map_err(|error| {
-        progress.failed();
-        failed(&error)
-    })?;
-    progress.done();
-    let client = client_config(generated.talosconfig, &cluster);
-    if !inject {
-        write_configs(&generated.controlplane, &generated.worker, &client)?;
-    }
-    let destination = call.some_text("talosconfig").or(call.some_text("talosconfig-destination"));
-    let location = profile::locate_at(destination)?;
-    for line in profile::merge_at(&location, &client)? {
-        eprintln!("{line}");
-    }
-    times.note("start", started);
-    let outcome = match inject {
-        true => block_on(bring_up(call, client, &cluster, &mut progress, &mut times)),
-        false if call.on("wait") => {
-            let limit = call.duration("wait-timeout");
-            let access = ready::Access::Maintenance;
-            block_on(ready::wait(&access, &cluster.machines, limit, &mut progress, |_| {}))
-        }
-        false => Ok(()),
-    };
-    if let Err(failure) = outcome {
-        progress.failed();
-        eprint!("\n{}", times.text());
-        return Err(failure);
-    }
-    progress.done();
-    let cluster = provider.show(&cluster.name).unwrap_or(cluster);
-    print(&show::cluster_text(&cluster))?;
-    eprint!("\n{}", times.text());
-    print(&next_text(&cluster, inject, call.on("wait") && !call.on("skip-kubeconfig")))
+/// The command line, resolved.
+struct CreateFlags {
+    cluster: ClusterFlags,
+    options: CreateOptions,
+    bring_up: BringUpOptions,
 }
 
-/// Refuses a network that pods or services are to have: machines would have no address to be reached at.
-fn check_network(cidr: Ipv4Net, config: &[u8]) -> Result<(), Failure> {
-    let documents = Documents::load(config).context("the generated configuration")?;
-    let own = IpNet::V4(cidr);
-    for (what, subnets) in [("pods", documents.pod_subnets()), ("services", documents.service_subnets())] {
-        if let Some(other) = subnets.iter().find(|other| other.contains(&own) || own.contains(*other)) {
-            let text =
-                format!("the network {cidr} of the machines overlaps with {other}, the network of {what}");
-            return Err(Failure::new(text).hint(
-                "choose another with --cidr, such as 10.5.0.0/24, or change cluster.network with --config-patch",
+impl CreateFlags {
+    fn of(call: &Call) -> Result<Self, Failure> {
+        let mut cluster = ClusterFlags::of(call)?;
+        if let Some(named) = call.args.first() {
+            cluster.provisioner.clone_from(named);
+        }
+        if cluster.talosconfig.is_none() {
+            cluster.talosconfig = call.some_text("talosconfig-destination").map(str::to_owned);
+        }
+        let (control_planes, workers) = (count(call, "controlplanes")?, count(call, "workers")?);
+        if control_planes == 0 {
+            return Err(Failure::new(
+                "a cluster needs a control plane machine: --controlplanes must be at least 1",
             ));
         }
+        let cidrs = call.some_text("cidr").map(cidr).transpose()?.into_iter().collect();
+        let mtu = u32::try_from(call.int("mtu")).unwrap_or_default();
+        if !(576..=65535).contains(&mtu) {
+            return Err(Failure::new("--mtu must lie between 576 and 65535"));
+        }
+        let wait = call.on("wait");
+        let options = CreateOptions {
+            name: cluster.name.clone(),
+            control_planes: Size { count: control_planes, resources: resources(call, CONTROL_SIZE)? },
+            workers: Size { count: workers, resources: resources(call, WORKER_SIZE)? },
+            cidrs,
+            mtu,
+            image: call.some_text("image").map(str::to_owned),
+            images: call.some_text("images").map(Into::into),
+            kernel_args: call.list("extra-boot-kernel-args"),
+            settings: settings(&call.list("setting"))?,
+            generate: generate(call)?,
+            configure: !call.on("skip-injecting-config"),
+            init_node: call.on("with-init-node"),
+        };
+        let bring_up = BringUpOptions {
+            limit: call.duration("wait-timeout"),
+            bootstrap: !options.init_node,
+            wait,
+            nodes: !call.on("skip-k8s-node-readiness-check"),
+            kubeconfig: !call.on("skip-kubeconfig"),
+        };
+        Ok(Self { cluster, options, bring_up })
     }
-    Ok(())
 }
 
-/// What follows when the machines have their configuration: bootstrap, waiting, kubeconfig. An image without
-/// Kubernetes ends with machines that are ready.
-async fn bring_up(
-    call: &Call,
-    client: ClientConfig,
-    cluster: &Cluster,
-    progress: &mut Progress,
-    times: &mut Times,
-) -> Result<(), Failure> {
-    let limit = call.duration("wait-timeout");
-    let bring_up = BringUp::new(&client, cluster, limit)?;
-    let since = Instant::now();
-    progress.step("waiting for the first control plane");
-    if !bring_up.has_kubernetes().await? {
-        if call.on("wait") {
-            let access = ready::Access::Configured(client);
-            ready::wait(&access, &cluster.machines, limit, progress, |_| {}).await?;
-            times.note("machines", since);
+/// A number of machines.
+pub(super) fn count(call: &Call, flag: &str) -> Result<usize, Failure> {
+    let count = usize::try_from(call.int(flag)).ok().filter(|count| *count <= MACHINES_MAX);
+    count.ok_or_else(|| Failure::new(format!("--{flag} must lie between 0 and {MACHINES_MAX}")))
+}
+
+fn cidr(text: &str) -> Result<IpNet, Failure> {
+    text.parse()
+        .map_err(|_| Failure::new(format!("\"{text}\" is not a network")).hint("write it as 10.5.0.0/24"))
+}
+
+fn settings(given: &[String]) -> Result<BTreeMap<String, String>, Failure> {
+    let setting = |text: &String| match text.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err(Failure::new(format!("invalid setting \"{text}\"")).hint("write it as NAME=VALUE")),
+    };
+    given.iter().map(setting).collect()
+}
+
+/// What configurations are generated from, as far as the flags say.
+fn generate(call: &Call) -> Result<Generate, Failure> {
+    let patches = |flags: &[&str]| -> Result<Vec<Patch>, Failure> {
+        machineconfig::load_patches(&flags.iter().flat_map(|flag| call.list(flag)).collect::<Vec<_>>())
+    };
+    let secrets = call.some_text("with-secrets").map(|path| files::read(Path::new(path))).transpose()?;
+    Ok(Generate {
+        kubernetes_version: call.text("kubernetes-version").trim_start_matches('v').to_owned(),
+        contract: machineconfig::contract(call.text("talos-version"))?,
+        dns_domain: call.text("dns-domain").to_owned(),
+        registry_mirrors: machineconfig::mirrors(&call.list("registry-mirror"))?,
+        discovery: call.on("with-cluster-discovery"),
+        kubespan: call.on("with-kubespan"),
+        install_image: machineconfig::installer_image(),
+        secrets: secrets.as_deref().map(machineconfig::load_secrets).transpose()?,
+        patches: patches(&["config-patch"])?,
+        controlplane_patches: patches(&["config-patch-control-plane", "config-patch-controlplanes"])?,
+        worker_patches: patches(&["config-patch-worker", "config-patch-workers"])?,
+        ..Generate::default()
+    })
+}
+
+fn run(call: &Call) -> Result<(), Failure> {
+    let CreateFlags { cluster, options, bring_up: wanted } = CreateFlags::of(call)?;
+    let provider = PROVIDERS.open(&cluster.provisioner, cluster.store.clone()).map_err(failed)?;
+    let configured = options.configure;
+    let screen = Screen::default();
+    let made = block_on(async { Ok(cluster::create(&provider, options, &screen).await?) });
+    let created = screen.finish(made)?;
+    if !configured {
+        write_configs(&created)?;
+    }
+    let location = profile::locate_at(cluster.talosconfig.as_deref())?;
+    for line in profile::merge_at(&location, &created.talosconfig)? {
+        eprintln!("{line}");
+    }
+    let Created { site, talosconfig, .. } = created;
+    let came_up = block_on(async {
+        match configured {
+            true => Ok(bring_up(&site, &talosconfig, &wanted, &screen).await?),
+            false if wanted.wait => {
+                Access::Maintenance.wait(&site, wanted.limit, &screen).await?;
+                Ok(None)
+            }
+            false => Ok(None),
         }
-        return Ok(());
-    }
-    if !call.on("with-init-node") {
-        progress.step("bootstrapping etcd");
-        bring_up.bootstrap().await?;
-    }
-    progress.done();
-    times.note("bootstrap", since);
-    if !call.on("wait") {
-        return Ok(());
-    }
-    bring_up.wait(!call.on("skip-k8s-node-readiness-check"), progress, times).await?;
-    if !call.on("skip-kubeconfig") {
-        merge_kubeconfig(&bring_up.kubeconfig().await?, cluster)?;
-    }
-    Ok(())
+    });
+    let merged = came_up.and_then(|text| match text {
+        Some(text) => merge_kubeconfig(&text, &site),
+        None => Ok(()),
+    });
+    screen.finish(merged).inspect_err(|_| eprint!("\n{}", screen.times()))?;
+    let shown = provider.show(&site.cluster.name).map(|cluster| Site::new(&*provider, cluster));
+    let site = shown.unwrap_or(site);
+    print(&show::cluster_text(&site))?;
+    eprint!("\n{}", screen.times());
+    print(&next_text(&site, configured, wanted.wait && wanted.kubeconfig))
 }
 
 /// Adds the cluster to the kubeconfig of the person at the terminal. What an earlier cluster at the same
 /// address left there is replaced; other clusters keep their names.
-fn merge_kubeconfig(text: &str, cluster: &Cluster) -> Result<(), Failure> {
+fn merge_kubeconfig(text: &str, site: &Site) -> Result<(), Failure> {
     let path = crate::cmd::kubernetes::default_path()?;
     let old = if path.exists() { files::read(&path)? } else { Vec::new() };
     let old = String::from_utf8(old).context(format!("read {}", path.display()))?;
-    let old = kubeconfig::without(&old, &bring_up::servers(cluster))?.unwrap_or(old);
-    let (merged, renamed) = kubeconfig::merge(&old, text, None, |_, _| Ok(Decision::Rename))?;
+    let old = kubeconfig::without(&old, &site.kubernetes_servers())?.unwrap_or(old);
+    let rename = |_, _: &str| Ok::<_, Failure>(Decision::Rename);
+    let (merged, renamed) = kubeconfig::merge(&old, text, None, rename)?;
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).context(format!("create {}", parent.display()))?;
     }
@@ -222,70 +234,6 @@ fn merge_kubeconfig(text: &str, cluster: &Cluster) -> Result<(), Failure> {
     }
     eprintln!("merged kubeconfig into {}", path.display());
     Ok(())
-}
-
-/// What the provider would refuse anyway is refused before keys are made, which takes a while.
-fn check(provider: &Sandbox, plan: &ClusterRequest) -> Result<(), Failure> {
-    let names = provider.store().names().map_err(|error| failed(&error))?;
-    if names.contains(&plan.name) {
-        return Err(failed(&ProvisionError::Exists { name: plan.name.clone() }));
-    }
-    if !plan.image.exists() {
-        return Err(failed(&ProvisionError::NoImage { path: plan.image.clone() }));
-    }
-    if !rustix::process::geteuid().is_root() {
-        return Err(failed(&ProvisionError::NotRoot { what: "making a cluster" }));
-    }
-    Ok(())
-}
-
-/// What to ask the provider for, without configurations.
-fn plan(call: &Call, provider: &Sandbox) -> Result<ClusterRequest, Failure> {
-    let name = call.text("name").to_owned();
-    let count = |flag: &str| {
-        let count = call.int(flag);
-        if (0..=MACHINES_MAX).contains(&count) {
-            return Ok(count);
-        }
-        Err(Failure::new(format!("--{flag} must lie between 0 and {MACHINES_MAX}")))
-    };
-    let (controlplanes, workers) = (count("controlplanes")?, count("workers")?);
-    if controlplanes == 0 {
-        return Err(Failure::new(
-            "a cluster needs a control plane machine: --controlplanes must be at least 1",
-        ));
-    }
-    let cidr = match call.some_text("cidr") {
-        Some(text) => text.parse().map_err(|_| {
-            Failure::new(format!("\"{text}\" is not an IPv4 network")).hint("write it as 10.5.0.0/24")
-        })?,
-        None => provider.free_network().ok_or_else(|| {
-            Failure::new("no network is free for the cluster")
-                .hint("remove a cluster with `ichorctl cluster destroy`, or choose a network with --cidr")
-        })?,
-    };
-    let mtu = u32::try_from(call.int("mtu")).unwrap_or_default();
-    if !(576..=65535).contains(&mtu) {
-        return Err(Failure::new("--mtu must lie between 576 and 65535"));
-    }
-    let (control, worker) = (resources(call, CONTROL_SIZE)?, resources(call, WORKER_SIZE)?);
-    let machine = |kind: MachineKind, number: i64| MachineRequest {
-        resources: match kind {
-            MachineKind::ControlPlane => control,
-            MachineKind::Worker => worker,
-        },
-        name: format!("{name}-{kind}-{number}"),
-        kind,
-        config: None,
-        kernel_args: call.list("extra-boot-kernel-args"),
-    };
-    let machines = (1..=controlplanes)
-        .map(|number| machine(MachineKind::ControlPlane, number))
-        .chain((1..=workers).map(|number| machine(MachineKind::Worker, number)))
-        .collect();
-    let image = image(call);
-    let images = images(call, &image);
-    Ok(ClusterRequest { machines, cidr, mtu, image, images, name })
 }
 
 /// The flags of the size of a kind of machine: the later of a pair counts when it is given.
@@ -329,109 +277,30 @@ fn parse_cpus(text: &str) -> Option<u64> {
     (0.0..=1e6).contains(&cpus).then_some((cpus * 1000.0).round() as u64)
 }
 
-/// The root image: as named, else what lies near the program.
-fn image(call: &Call) -> PathBuf {
-    let named = call.some_text("image").map(PathBuf::from);
-    if let Some(path) = named.or_else(|| std::env::var_os("ICHOR_IMAGE").map(PathBuf::from)) {
-        return std::path::absolute(&path).unwrap_or(path);
-    }
-    let program = std::env::current_exe().unwrap_or_default();
-    let beside = program.parent().unwrap_or(Path::new("."));
-    let candidates = ["rootfs.squashfs", "../build/rootfs.squashfs", "../share/ichor/rootfs.squashfs"];
-    let found = candidates.iter().map(|place| beside.join(place)).find(|path| path.exists());
-    let path = found.unwrap_or_else(|| PathBuf::from("build/rootfs.squashfs"));
-    path.canonicalize().or_else(|_| std::path::absolute(&path)).unwrap_or(path)
-}
-
-/// The container images: as named, else what lies beside the root image.
-fn images(call: &Call, image: &Path) -> Option<PathBuf> {
-    if let Some(path) = call.some_text("images").map(PathBuf::from) {
-        return Some(std::path::absolute(&path).unwrap_or(path));
-    }
-    let beside = image.with_file_name("images");
-    beside.join("index.json").exists().then_some(beside)
-}
-
-/// Registries whose images the cluster's own registry has.
-const MIRRORED: [&str; 4] = ["docker.io", "gcr.io", "ghcr.io", "registry.k8s.io"];
-
-/// Mirrors as asked for, and the cluster's own registry where nothing was.
-fn registry_mirrors(call: &Call, layout: &Cluster) -> Vec<String> {
-    let mut mirrors = call.list("registry-mirror");
-    if let Some(registry) = layout.registry() {
-        let own = MIRRORED.into_iter().filter(|host| {
-            !mirrors.iter().any(|mirror| mirror.split('=').next().is_some_and(|name| name == *host))
-        });
-        let own: Vec<String> = own.map(|host| format!("{host}=http://{registry}")).collect();
-        mirrors.extend(own);
-    }
-    mirrors
-}
-
-/// Machines share the disk of this host: a kubelet that wants a tenth of it free would evict all pods on a full one.
-const SHARED_DISK: &str = "machine: {kubelet: {extraConfig: {evictionHard: {memory.available: 100Mi, \
-    nodefs.available: 1Gi, imagefs.available: 1Gi}, imageGCHighThresholdPercent: 100}}}";
-
-fn generate_input(call: &Call, layout: &Cluster) -> Result<Generate, Failure> {
-    let joined = |names: &[&str]| names.iter().flat_map(|name| call.list(name)).collect::<Vec<_>>();
-    let control = layout.machines.iter().filter(|machine| machine.kind == MachineKind::ControlPlane);
-    // Machines are reached at their loopback address, which only these names make valid.
-    let mut sans: Vec<String> = layout.machines.iter().map(|machine| machine.loopback.to_string()).collect();
-    sans.extend(control.map(|machine| machine.address.to_string()));
-    let secrets = call.some_text("with-secrets").map(|path| files::read(Path::new(path))).transpose()?;
-    Ok(Generate {
-        cluster: layout.name.clone(),
-        endpoint: show::kubernetes_endpoint(layout),
-        kubernetes_version: call.text("kubernetes-version").trim_start_matches('v').to_owned(),
-        talos_version: call.text("talos-version").to_owned(),
-        dns_domain: call.text("dns-domain").to_owned(),
-        additional_sans: sans,
-        registry_mirrors: registry_mirrors(call, layout),
-        discovery: call.on("with-cluster-discovery"),
-        kubespan: call.on("with-kubespan"),
-        secrets,
-        patches: std::iter::once(SHARED_DISK.to_owned()).chain(call.list("config-patch")).collect(),
-        controlplane_patches: joined(&["config-patch-control-plane", "config-patch-controlplanes"]),
-        worker_patches: joined(&["config-patch-worker", "config-patch-workers"]),
-        ..Generate::default()
-    })
-}
-
-/// The generated client configuration, pointed at the machines: control planes are connected to, the first
-/// of them is the one commands are for.
-fn client_config(mut config: ClientConfig, cluster: &Cluster) -> ClientConfig {
-    let control = || cluster.machines.iter().filter(|machine| machine.kind == MachineKind::ControlPlane);
-    for context in config.contexts.entries_mut().values_mut() {
-        context.endpoints = control().map(|machine| machine.loopback.to_string()).collect();
-        context.nodes = control().take(1).map(|machine| machine.address.to_string()).collect();
-    }
-    config
-}
-
-fn write_configs(controlplane: &[u8], worker: &[u8], client: &ClientConfig) -> Result<(), Failure> {
+fn write_configs(created: &Created) -> Result<(), Failure> {
     for (file, content) in [
-        ("controlplane.yaml", controlplane.to_vec()),
-        ("worker.yaml", worker.to_vec()),
-        ("talosconfig", profile::encode(client)),
+        ("controlplane.yaml", &created.controlplane),
+        ("worker.yaml", &created.worker),
+        ("talosconfig", &profile::encode(&created.talosconfig)),
     ] {
-        files::write(Path::new(file), &content, 0o600)?;
+        files::write(Path::new(file), content, 0o600)?;
         eprintln!("Created {file}");
     }
     Ok(())
 }
 
 /// Commands to go on with.
-fn next_text(cluster: &Cluster, configured: bool, kubernetes: bool) -> String {
-    let name = &cluster.name;
-    let all: Vec<String> = cluster.machines.iter().map(|machine| machine.address.to_string()).collect();
-    let Some(first) = cluster.machines.first() else { return String::new() };
+fn next_text(site: &Site, configured: bool, kubernetes: bool) -> String {
+    let name = &site.cluster.name;
+    let all: Vec<String> = site.cluster.machines.iter().map(Machine::address).collect();
+    let Some((_, first)) = site.machines().next() else { return String::new() };
     if !configured {
         return format!(
             "\nThe machines wait for their configuration. Try:\n\
              \x20   ichorctl get addresses --insecure -n {0}\n\
              \x20   ichorctl apply-config --insecure -n {0} --file controlplane.yaml\n\
              \x20   ichorctl cluster destroy --name {name}\n",
-            first.loopback
+            first
         );
     }
     let kubectl = if kubernetes { "    kubectl get nodes -o wide\n    ichorctl health\n" } else { "" };
@@ -450,18 +319,6 @@ fn next_text(cluster: &Cluster, configured: bool, kubernetes: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_network_of_machines_that_pods_or_services_have_is_refused() {
-        let config = "version: v1alpha1\nmachine:\n  type: controlplane\ncluster:\n  network:\n    \
-                      podSubnets: [10.40.0.0/16]\n";
-        let check = |cidr: &str| check_network(cidr.parse().unwrap(), config.as_bytes());
-        assert!(check("10.5.0.0/24").is_ok());
-        for (cidr, what) in [("10.40.3.0/24", "pods"), ("10.97.0.0/24", "services"), ("10.0.0.0/8", "pods")] {
-            let refused = check(cidr).unwrap_err().to_string();
-            assert!(refused.contains(cidr) && refused.contains(what), "{refused}");
-        }
-    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

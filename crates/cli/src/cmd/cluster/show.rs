@@ -1,26 +1,29 @@
 //! Clusters as text.
 
-use ichor_provision::{Cluster, MachineKind, MachineStatus};
+use ichor_ops::cluster::Site;
+use ichor_ops::fleet::KUBERNETES_PORT;
+use ichor_provision::{Cluster, Endpoint, MachineKind, MachineStatus};
 use ichor_types::size;
 
 use crate::tabs::Table;
 
 /// A cluster and its machines.
-pub fn cluster_text(cluster: &Cluster) -> String {
+pub fn cluster_text(site: &Site) -> String {
+    let cluster = &site.cluster;
     let mut facts = Table::default();
     facts.row(["PROVISIONER", &cluster.provisioner]);
     facts.row(["NAME", &cluster.name]);
     facts.row(["NETWORK NAME", &cluster.network.name]);
-    facts.row(["NETWORK CIDR", &cluster.network.cidr.to_string()]);
-    facts.row(["NETWORK GATEWAY", &cluster.network.gateway.to_string()]);
+    facts.row(["NETWORK CIDR", &joined(&cluster.network.cidrs)]);
+    facts.row(["NETWORK GATEWAY", &joined(&cluster.network.gateways)]);
     facts.row(["NETWORK MTU", &cluster.network.mtu.to_string()]);
     facts.row(["KUBERNETES ENDPOINT", &kubernetes_endpoint(cluster)]);
     let mut nodes = Table::with_header(["NAME", "TYPE", "IP", "CPU", "RAM", "DISK", "STATUS", "ENDPOINT"]);
-    for machine in &cluster.machines {
+    for (machine, endpoint) in site.machines() {
         nodes.row([
             machine.name.clone(),
             machine.kind.to_string(),
-            machine.address.to_string(),
+            machine.address(),
             machine
                 .resources
                 .millicores
@@ -29,15 +32,20 @@ pub fn cluster_text(cluster: &Cluster) -> String {
             // The disk of a sandbox machine is a directory of the host.
             "-".to_owned(),
             machine.status.to_string(),
-            machine.loopback.to_string(),
+            endpoint,
         ]);
     }
     format!("{}\nNODES:\n\n{}", facts.take(), nodes.take())
 }
 
 /// Where the Kubernetes API of a cluster is: at its first control plane, or at what stands in for it.
-pub fn kubernetes_endpoint(cluster: &Cluster) -> String {
-    cluster.endpoint().map_or(String::new(), |address| format!("https://{address}:6443"))
+fn kubernetes_endpoint(cluster: &Cluster) -> String {
+    let url = |host: String| format!("https://{}", Endpoint::new(host, KUBERNETES_PORT));
+    cluster.endpoint().map(url).unwrap_or_default()
+}
+
+fn joined<T: ToString>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// All clusters, one line each.
@@ -52,7 +60,7 @@ pub fn list_text(clusters: &[Cluster]) -> String {
         table.row([
             cluster.name.clone(),
             cluster.provisioner.clone(),
-            cluster.network.cidr.to_string(),
+            joined(&cluster.network.cidrs),
             count(MachineKind::ControlPlane).to_string(),
             count(MachineKind::Worker).to_string(),
             format!("{running}/{}", cluster.machines.len()),
@@ -64,7 +72,8 @@ pub fn list_text(clusters: &[Cluster]) -> String {
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use ichor_provision::{ClusterRequest, MachineRequest, Resources};
+    use ichor_ops::providers::PROVIDERS;
+    use ichor_provision::{ClusterRequest, MachineRequest, Resources, Store};
 
     use super::*;
 
@@ -72,7 +81,6 @@ mod tests {
         let machine = |name: &str, kind: MachineKind| MachineRequest {
             name: name.to_owned(),
             kind,
-            config: None,
             kernel_args: Vec::new(),
             resources: match kind {
                 MachineKind::ControlPlane => Resources { millicores: Some(1500), memory: Some(2 << 30) },
@@ -81,22 +89,22 @@ mod tests {
         };
         let request = ClusterRequest {
             name: "lab".to_owned(),
-            cidr: "10.5.0.0/24".parse().unwrap(),
             mtu: 1500,
-            image: "image".into(),
-            images: None,
             machines: vec![
                 machine("lab-controlplane-1", MachineKind::ControlPlane),
                 machine("lab-worker-1", MachineKind::Worker),
             ],
+            ..ClusterRequest::default()
         };
-        let mut cluster = Cluster::plan("sandbox", &request).unwrap();
+        let mut cluster =
+            Cluster::plan("sandbox", &request, "10.5.0.0/24".parse().unwrap(), "image").unwrap();
         cluster.machines[0].status = MachineStatus::Running;
         cluster
     }
 
     #[test]
     fn a_cluster_is_shown_with_its_machines() {
+        let sandbox = PROVIDERS.open("sandbox", Store::new("/nowhere")).unwrap();
         expect![[r#"
             PROVISIONER           sandbox
             NAME                  lab
@@ -112,7 +120,7 @@ mod tests {
             lab-controlplane-1   controlplane   10.5.0.2   1.50   2.1 GB   -      running   127.5.0.2
             lab-worker-1         worker         10.5.0.3   -      -        -      unknown   127.5.0.3
         "#]]
-        .assert_eq(&cluster_text(&cluster()));
+        .assert_eq(&cluster_text(&Site::new(&*sandbox, cluster())));
     }
 
     #[test]

@@ -15,7 +15,7 @@ const NODES_SHOWN: usize = 3;
 
 /// `config contexts`.
 pub fn list(call: &Call) -> Result<(), Failure> {
-    let (config, _) = profile::open(call)?;
+    let (config, _) = profile::open(&call.connection())?;
     print(&list_text(&config))
 }
 
@@ -44,14 +44,14 @@ pub fn add(call: &Call) -> Result<(), Failure> {
         None => Ok(String::new()),
     };
     let context = Context::new(&[], &file("ca")?, &file("crt")?, &file("key")?);
-    let (mut config, path) = profile::open(call)?;
+    let (mut config, path) = profile::open(&call.connection())?;
     config.contexts.entries_mut().insert(call.arg(0).to_owned(), context);
     profile::save(&config, &path)
 }
 
 /// `config remove`.
 pub fn remove(call: &Call) -> Result<(), Failure> {
-    let (mut config, path) = profile::open(call)?;
+    let (mut config, path) = profile::open(&call.connection())?;
     let pattern = call.arg(0);
     let matching: Vec<String> =
         profile::names(&config).into_iter().filter(|name| glob(pattern, name)).collect();
@@ -89,7 +89,7 @@ fn confirmed(question: &str) -> Result<bool, Failure> {
 
 /// `config context`.
 pub fn switch(call: &Call) -> Result<(), Failure> {
-    let (mut config, path) = profile::open(call)?;
+    let (mut config, path) = profile::open(&call.connection())?;
     let name = call.arg(0);
     if config.contexts.get(name).is_none() {
         let failure = Failure::new(format!("context \"{name}\" does not exist"));
@@ -116,7 +116,7 @@ pub fn nodes(call: &Call) -> Result<(), Failure> {
 }
 
 fn change(call: &Call, edit: impl FnOnce(&mut Context)) -> Result<(), Failure> {
-    let (mut config, path) = profile::open(call)?;
+    let (mut config, path) = profile::open(&call.connection())?;
     let wanted = call.some_text("context");
     if let Err(error) = config.select(wanted) {
         return Err(profile::no_context(&error, Some(&config)));

@@ -18,7 +18,7 @@ pub fn run(call: &Call) -> Result<(), Failure> {
             Failure::new(format!("unknown output format: \"{output}\"")).hint("use text, json or yaml")
         );
     }
-    let (config, _) = profile::open(call)?;
+    let (config, _) = profile::open(&call.connection())?;
     let (name, context) = profile::context(&config, call.some_text("context"))?;
     let info = Info::of(name, context);
     print(&match output.as_str() {

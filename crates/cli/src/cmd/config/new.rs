@@ -26,8 +26,8 @@ pub fn run(call: &Call) -> Result<(), Failure> {
         }),
     };
     block_on(async {
-        let session = Session::open(call).await?;
-        let client = session.only(call)?;
+        let session = Session::open(&call.connection()).await?;
+        let client = session.only()?;
         let reply = session.ask(client.machine().generate_client_configuration(request)).await;
         let doing = "error generating client configuration";
         let replies = session.gather(doing, reply.map(|reply| reply.into_inner().messages))?;
@@ -35,7 +35,7 @@ pub fn run(call: &Call) -> Result<(), Failure> {
             return Err(Failure::new(format!("{doing}: the machine's reply is empty")));
         };
         let mut issued = profile::parse(&reply.talosconfig)?;
-        let (config, _) = profile::open(call)?;
+        let (config, _) = profile::open(&call.connection())?;
         let (_, current) = profile::context(&config, call.some_text("context"))?;
         for context in issued.contexts.entries_mut().values_mut() {
             context.endpoints.clone_from(&current.endpoints);

@@ -1,12 +1,14 @@
-//! How far an upgrade has come, kept in a file so that the next try goes on where the last one ended.
+//! The finished steps of an upgrade, kept in a file so that the next run resumes where the last one stopped.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Context as _, Failure};
-use crate::files;
+use crate::error::{Problem, Result};
 
 /// The steps of one upgrade that are done.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,14 +56,13 @@ impl Progress {
     }
 
     /// Notes that a step is done.
-    pub fn note(&mut self, step: impl Into<String>) -> Result<(), Failure> {
+    pub fn note(&mut self, step: impl Into<String>) -> Result<()> {
         self.done.steps.insert(step.into());
         let Some(path) = &self.path else { return Ok(()) };
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).context(format!("create {}", parent.display()))?;
-        }
-        let text = serde_json::to_vec_pretty(&self.done).context("write the progress of the upgrade")?;
-        files::write(path, &text, 0o600)
+        let failed = |source| Problem::File { doing: "write", path: path.clone(), source };
+        let text = serde_json::to_vec_pretty(&self.done).map_err(|error| failed(error.into()))?;
+        replace(path, &text).map_err(failed)?;
+        Ok(())
     }
 
     /// All is done: nothing is left to go on with.
@@ -71,6 +72,17 @@ impl Progress {
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// Writes the file whole or not at all.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let part = path.with_extension("part");
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    file.write_all(content).and_then(|()| file.sync_all())?;
+    std::fs::rename(&part, path)
 }
 
 fn read(path: &Path) -> Option<Done> {

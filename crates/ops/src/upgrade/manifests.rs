@@ -1,16 +1,16 @@
-//! The last step: the manifests of the machines become those of the cluster.
+//! The last step: the manifests of the machines are applied to the cluster.
 
 use std::time::Duration;
 
 use ichor_health::objects;
-use ichor_kube::{Client, Error, Target, Write};
+use ichor_kube::{Client, Error as KubeError, Target, Write};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::{Upgrade, say};
-use crate::failure::Failure;
-use crate::kubernetes::workloads::{is_rolling, objects_of, path_of, rolled_out};
-use crate::output::json;
+use super::{Event, Upgrade};
+use crate::error::{Error, Problem, Result};
+use crate::workloads::{is_rolling, objects_of, path_of, rolled_out};
+use crate::yaml::{sorted, to_yaml};
 
 /// How long a machine may take to make manifests from its configuration.
 const MANIFESTS_MAX: Duration = Duration::from_secs(10);
@@ -37,41 +37,25 @@ const SERVERS_OWN: [&str; 10] = [
     "ownerReferences",
 ];
 
-/// What became of one object.
-enum Outcome {
-    Same,
-    /// The difference.
-    Different(String),
-}
-
 impl Upgrade<'_> {
     /// Makes, changes or leaves every object, and waits for workloads that changed.
-    pub(super) async fn manifests(&mut self) -> Result<(), Failure> {
+    pub(super) async fn manifests(&mut self) -> Result<()> {
         let wished = self.wished().await?;
-        say("updating manifests")?;
+        self.emit(Event::Manifests);
         let mut workloads = Vec::new();
         for object in wished {
-            let outcome = self.object(&object).await?;
-            say(&format!(" > processing manifest {}", path_of(&object)))?;
+            let difference = self.object(&object).await?;
+            let changed = difference.is_some();
+            let applied = changed && !self.options.dry_run;
+            self.emit(Event::Manifest { object: path_of(&object), difference, applied });
             if ["Deployment", "DaemonSet"].iter().any(|kind| object["kind"] == *kind) {
-                workloads.push((object, matches!(outcome, Outcome::Different(_))));
-            }
-            match (outcome, self.dry_run) {
-                (Outcome::Same, _) => say(" < no changes")?,
-                (Outcome::Different(text), true) => {
-                    say(text.trim_end())?;
-                    say(" < dry run, change skipped")?;
-                }
-                (Outcome::Different(text), false) => {
-                    say(text.trim_end())?;
-                    say(" < applied successfully")?;
-                }
+                workloads.push((object, changed));
             }
         }
-        if self.dry_run {
+        if self.options.dry_run {
             return Ok(());
         }
-        say("waiting for all manifests to be applied")?;
+        self.emit(Event::WaitingForManifests);
         for (object, changed) in &workloads {
             let limit = if object["kind"] == "Deployment" { DEPLOYMENT_MAX } else { DAEMON_SET_MAX };
             self.rollout(object, *changed, limit).await?;
@@ -80,32 +64,39 @@ impl Upgrade<'_> {
     }
 
     /// The objects that the machine wants in the cluster, made from its new configuration.
-    async fn wished(&self) -> Result<Vec<Value>, Failure> {
-        let node = self.session.nodes.first().cloned().unwrap_or_default();
+    async fn wished(&self) -> Result<Vec<Value>> {
+        let node = self.node;
         let end = Instant::now() + MANIFESTS_MAX;
         loop {
-            let resources = self.access().list(&node, "controlplane", "Manifests.kubernetes.talos.dev").await;
-            let mut resources = resources.map_err(|status| {
-                Failure::new(format!("{node}: error reading manifests: {}", status.message()))
-            })?;
+            let resources = self.access().list(node, "controlplane", "Manifests.kubernetes.talos.dev").await;
+            let mut resources = resources
+                .map_err(|status| Error::call(format!("{node}: error reading manifests"), status))?;
             resources.sort_by(|a, b| a.id.cmp(&b.id));
             let objects: Vec<Value> =
                 resources.into_iter().flat_map(|resource| objects_of(resource.spec)).collect();
-            if self.dry_run || !is_old(&objects, &self.image("proxy-image", "")) || Instant::now() > end {
+            if self.options.dry_run
+                || !is_old(&objects, &self.image(&self.options.images.proxy, ""))
+                || Instant::now() > end
+            {
                 return Ok(objects);
             }
             sleep(PAUSE).await;
         }
     }
 
-    async fn object(&self, object: &Value) -> Result<Outcome, Failure> {
+    /// Brings one object into the cluster and tells how it differed.
+    async fn object(&self, object: &Value) -> Result<Option<String>> {
         let end = Instant::now() + OBJECT_MAX;
         loop {
             let last = match self.kubernetes().client().await {
-                Ok(client) => match put(&client, object, self.dry_run).await {
-                    Ok(outcome) => return Ok(outcome),
+                Ok(client) => match put(&client, object, self.options.dry_run).await {
+                    Ok(difference) => return Ok(difference),
                     Err(error) if !may_pass(&error) => {
-                        return Err(Failure::new(format!("{}: {error}", path_of(object))));
+                        return Err(Problem::Kubernetes {
+                            doing: path_of(object),
+                            reason: error.to_string(),
+                        }
+                        .into());
                     }
                     Err(error) => {
                         self.kubernetes().forget().await;
@@ -115,7 +106,7 @@ impl Upgrade<'_> {
                 Err(error) => error,
             };
             if Instant::now() > end {
-                return Err(Failure::new(format!("{}: {last}", path_of(object))));
+                return Err(Error::timeout(path_of(object), last));
             }
             sleep(PAUSE).await;
         }
@@ -123,7 +114,7 @@ impl Upgrade<'_> {
 
     /// Waits until a workload that changed is everywhere. The machines bring their manifests into the cluster
     /// themselves: one that did not change just now may be on its way all the same.
-    async fn rollout(&self, object: &Value, changed: bool, limit: Duration) -> Result<(), Failure> {
+    async fn rollout(&self, object: &Value, changed: bool, limit: Duration) -> Result<()> {
         let end = Instant::now() + limit;
         let mut told = false;
         loop {
@@ -145,10 +136,10 @@ impl Upgrade<'_> {
                 Err(error) => error,
             };
             if Instant::now() > end {
-                return Err(Failure::new(format!("{}: {last}", path_of(object))));
+                return Err(Error::timeout(path_of(object), last));
             }
             if !told {
-                say(&format!(" > waiting for {}", path_of(object)))?;
+                self.emit(Event::WaitingForRollout { object: path_of(object) });
                 told = true;
             }
             sleep(PAUSE).await;
@@ -166,22 +157,26 @@ fn is_old(objects: &[Value], image: &str) -> bool {
 }
 
 /// Whether another attempt may succeed.
-fn may_pass(error: &Error) -> bool {
+fn may_pass(error: &KubeError) -> bool {
     match error {
-        Error::Refused { .. } => error.is_conflict() || error.is_too_many(),
-        Error::NoKind { .. } | Error::Nameless(_) => false,
+        KubeError::Refused { .. } => error.is_conflict() || error.is_too_many(),
+        KubeError::NoKind { .. } | KubeError::Nameless(_) => false,
         _ => true,
     }
 }
 
-async fn put(client: &Client, object: &Value, dry_run: bool) -> Result<Outcome, Error> {
+async fn put(
+    client: &Client,
+    object: &Value,
+    dry_run: bool,
+) -> std::result::Result<Option<String>, KubeError> {
     let target: Target = client.locate(object).await?;
     let write = Write { manager: MANAGER, ..Write::default() };
     let Some(current) = client.find(&target).await? else {
         if !dry_run {
             client.create(&target.kind, &target.namespace, object, write).await?;
         }
-        return Ok(Outcome::Different(difference(None, object)));
+        return Ok(Some(difference(None, object)));
     };
     let mut wanted = object.clone();
     wanted["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
@@ -189,12 +184,12 @@ async fn put(client: &Client, object: &Value, dry_run: bool) -> Result<Outcome, 
     let stored = client.replace(&target, &wanted, Write { dry_run: true, ..write }).await?;
     let (old, new) = (comparable(&current), comparable(&stored));
     if old == new {
-        return Ok(Outcome::Same);
+        return Ok(None);
     }
     if !dry_run {
         client.replace(&target, &wanted, write).await?;
     }
-    Ok(Outcome::Different(difference(Some(&old), &new)))
+    Ok(Some(difference(Some(&old), &new)))
 }
 
 /// An object without what the server writes into it.
@@ -217,11 +212,11 @@ fn comparable(object: &Value) -> Value {
             map.remove("secrets");
         }
     }
-    json::sorted(object)
+    sorted(object)
 }
 
 fn difference(old: Option<&Value>, new: &Value) -> String {
-    let text = |value: &Value| ichor_yaml::emit(&json::to_yaml(&json::sorted(value.clone())));
+    let text = |value: &Value| ichor_yaml::emit(&to_yaml(&sorted(value.clone())));
     ichor_config::diff::diff_text(&old.map(text).unwrap_or_default(), &text(new))
 }
 

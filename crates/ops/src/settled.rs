@@ -1,4 +1,4 @@
-//! Waits until the control plane of a machine runs what the machine wants it to run.
+//! Waits until the static pods of a control plane are those that the machine wants.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use ichor_kube::{Kind, Select};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::patience::patiently;
-use crate::failure::Failure;
+use crate::error::{Error, Result};
 use crate::fleet::Fleet;
+use crate::patience::patiently;
 
-/// The one that everybody asks.
-pub const API_SERVER: &str = "kube-apiserver";
+/// The component that every other one talks to.
+pub(crate) const API_SERVER: &str = "kube-apiserver";
 /// The static pods of a control plane.
 const PODS: [&str; 3] = [API_SERVER, "kube-controller-manager", "kube-scheduler"];
 /// How long a machine may take to make new pods out of a change; not every change needs new ones.
@@ -24,16 +24,15 @@ const PAUSE: Duration = Duration::from_millis(300);
 const PREFIX: &str = "talos.dev/";
 
 /// The pods a machine wants.
-pub async fn wanted(fleet: &Fleet, node: &str) -> Result<Vec<Resource>, Failure> {
+pub(crate) async fn wanted(fleet: &Fleet, node: &str) -> Result<Vec<Resource>> {
     let list = fleet.access.list(node, "k8s", "StaticPods.kubernetes.talos.dev").await;
-    let list =
-        list.map_err(|status| Failure::new(format!("{node}: read its static pods: {}", status.message())))?;
+    let list = list.map_err(|status| Error::call(format!("{node}: read its static pods"), status))?;
     Ok(list.into_iter().filter(|pod| PODS.contains(&pod.id.as_str())).collect())
 }
 
 /// Waits until the pods that the machine wants after a change run and are ready; `before` are those it wanted
 /// before. Where the API itself restarts, the wait goes on.
-pub async fn settle(fleet: &Fleet, node: &str, before: &[Resource]) -> Result<(), Failure> {
+pub(crate) async fn settle(fleet: &Fleet, node: &str, before: &[Resource]) -> Result<()> {
     let started = Instant::now();
     let mut now = wanted(fleet, node).await?;
     while versions(&now) == versions(before) && started.elapsed() < NOTICE_MAX {
@@ -44,7 +43,7 @@ pub async fn settle(fleet: &Fleet, node: &str, before: &[Resource]) -> Result<()
         let list = client.list(&Kind::PODS, ichor_health::kube::SYSTEM, Select::default()).await?;
         let now = match wanted(fleet, node).await {
             Ok(now) => now,
-            Err(failure) => return Ok(Err(failure.to_string())),
+            Err(error) => return Ok(Err(error.to_string())),
         };
         let missing = match behind(&now, &list.items, node) {
             None => silent(fleet, node, &list.items).await,
@@ -53,12 +52,12 @@ pub async fn settle(fleet: &Fleet, node: &str, before: &[Resource]) -> Result<()
         Ok(missing.map_or(Ok(()), Err))
     });
     let waited = || format!("waited {}s for the control plane", READY_MAX.as_secs());
-    ready.await.map_err(|failure| failure.within(waited()))
+    ready.await.map_err(|error| error.within(waited()))
 }
 
 /// Why the API server of a machine is not there for everybody yet. Kubernetes calls its pod ready the moment it runs; the
 /// machine itself asks it.
-pub async fn silent(fleet: &Fleet, node: &str, pods: &[Value]) -> Option<String> {
+pub(crate) async fn silent(fleet: &Fleet, node: &str, pods: &[Value]) -> Option<String> {
     let statuses = fleet.access.list(node, "k8s", "StaticPodStatuses.kubernetes.talos.dev").await;
     let statuses = match statuses {
         Ok(statuses) => statuses,

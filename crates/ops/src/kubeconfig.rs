@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use ichor_yaml::{EmitOptions, Node, Style, Value};
 
-use crate::failure::{Context, Failure};
-use crate::output::json;
+use ichor_kube::manifest::to_json;
+
+use crate::error::{Doing as _, Error, Result};
 
 /// A list of a kubeconfig: its key, the key of an entry's content, and how people call an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,14 +32,14 @@ pub enum Decision {
 }
 
 /// The old text with the entries of the new one, and a line for everything that got another name.
-pub fn merge(
+pub fn merge<E: From<Error>>(
     old: &str,
     new: &str,
     context_name: Option<&str>,
-    mut decide: impl FnMut(Kind, &str) -> Result<Decision, Failure>,
-) -> Result<(String, Vec<String>), Failure> {
-    let mut into = root(old).context("read the kubeconfig that is there")?;
-    let from = root(new).context("read the machine's kubeconfig")?;
+    mut decide: impl FnMut(Kind, &str) -> std::result::Result<Decision, E>,
+) -> std::result::Result<(String, Vec<String>), E> {
+    let mut into = root(old).doing("read the kubeconfig that is there")?;
+    let from = root(new).doing("read the machine's kubeconfig")?;
     let mut renamed = Vec::new();
     let mut clusters: BTreeMap<String, String> = BTreeMap::new();
     for (name, content) in entries(&from, CLUSTERS) {
@@ -85,8 +86,8 @@ pub fn merge(
 }
 
 /// The text that leads to `server`, whatever it led to.
-pub fn redirected(text: &str, server: &str) -> Result<String, Failure> {
-    let mut root = root(text).context("read the machine's kubeconfig")?;
+pub fn redirected(text: &str, server: &str) -> Result<String> {
+    let mut root = root(text).doing("read the machine's kubeconfig")?;
     for (_, item) in entries_mut(&mut root, CLUSTERS) {
         if let Some(cluster) = value_mut(item, CLUSTERS.content) {
             set(cluster, "server", Node::string(server));
@@ -97,8 +98,8 @@ pub fn redirected(text: &str, server: &str) -> Result<String, Failure> {
 
 /// The text without the clusters at these servers, their contexts and the users of those; nothing when there
 /// are none.
-pub fn without(text: &str, servers: &[String]) -> Result<Option<String>, Failure> {
-    let mut root = root(text).context("read the kubeconfig that is there")?;
+pub fn without(text: &str, servers: &[String]) -> Result<Option<String>> {
+    let mut root = root(text).doing("read the kubeconfig that is there")?;
     let text_of = |node: &Node, key: &str| node.get(key).and_then(Node::as_str).map(str::to_owned);
     let gone = |list: &[(&str, &Node)], key: &str, values: &[String]| -> Vec<String> {
         let is_gone = |content: &Node| text_of(content, key).is_some_and(|value| values.contains(&value));
@@ -157,7 +158,7 @@ fn sort_keys(node: &mut Node) {
     }
 }
 
-fn root(text: &str) -> Result<Node, ichor_yaml::Error> {
+fn root(text: &str) -> std::result::Result<Node, ichor_yaml::Error> {
     let document = ichor_yaml::parse(text)?.into_iter().next();
     let root = document.map(|document| document.root).filter(|root| root.as_map().is_some());
     Ok(root.unwrap_or_else(|| Node::map(Vec::new())))
@@ -177,16 +178,16 @@ fn entries_mut(root: &mut Node, kind: Kind) -> Vec<(String, &mut Node)> {
 }
 
 /// The name an entry gets: its own, unless another one has it and may keep it.
-fn place(
+fn place<E>(
     into: &Node,
     kind: Kind,
     name: &str,
     content: &Node,
-    decide: &mut impl FnMut(Kind, &str) -> Result<Decision, Failure>,
-) -> Result<String, Failure> {
+    decide: &mut impl FnMut(Kind, &str) -> std::result::Result<Decision, E>,
+) -> std::result::Result<String, E> {
     let there = entries(into, kind);
     let Some((_, known)) = there.iter().find(|(taken, _)| *taken == name) else { return Ok(name.to_owned()) };
-    if json::from_yaml(known) == json::from_yaml(content) || decide(kind, name)? == Decision::Overwrite {
+    if to_json(known) == to_json(content) || decide(kind, name)? == Decision::Overwrite {
         return Ok(name.to_owned());
     }
     let free = (1_u32..).map(|number| format!("{name}-{number}"));
@@ -289,26 +290,30 @@ mod tests {
     #[test]
     fn the_same_again_changes_nothing_and_force_overwrites() {
         let old = config("lab", "https://a");
-        let (text, renamed) = merge(&old, &old, None, |_, _| panic!("there is no conflict")).unwrap();
+        let (text, renamed) =
+            merge::<Error>(&old, &old, None, |_, _| panic!("there is no conflict")).unwrap();
         assert_eq!((text, renamed), (old.clone(), Vec::new()));
         let (text, _) =
-            merge(&old, &config("lab", "https://b"), None, |_, _| Ok(Decision::Overwrite)).unwrap();
+            merge(&old, &config("lab", "https://b"), None, |_, _| Ok::<_, Error>(Decision::Overwrite))
+                .unwrap();
         assert_eq!(text, config("lab", "https://b"));
     }
 
     #[test]
     fn an_empty_file_takes_everything_and_the_context_may_be_named() {
         let (text, renamed) =
-            merge("", &config("lab", "https://a"), Some("mine"), |_, _| Ok(Decision::Rename)).unwrap();
+            merge("", &config("lab", "https://a"), Some("mine"), |_, _| Ok::<_, Error>(Decision::Rename))
+                .unwrap();
         assert!(text.contains("current-context: mine\n"), "{text}");
         assert_eq!(renamed, [r#"renamed context "admin@lab" -> "mine""#]);
     }
 
     #[test]
     fn a_cluster_that_is_gone_leaves_nothing_behind() {
-        let (both, _) =
-            merge(&config("a", "https://a"), &config("b", "https://b"), None, |_, _| Ok(Decision::Rename))
-                .unwrap();
+        let (both, _) = merge(&config("a", "https://a"), &config("b", "https://b"), None, |_, _| {
+            Ok::<_, Error>(Decision::Rename)
+        })
+        .unwrap();
         let left = without(&both, &["https://b".to_owned()]).unwrap().unwrap();
         assert_eq!(
             left,

@@ -1,4 +1,4 @@
-//! Manifests of the machines, and the workloads among them on their way through the cluster.
+//! Manifests of the machines, and the rollout of the workloads among them.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use ichor_health::objects;
 use ichor_kube::{Patch, Target, Write};
 use serde_json::{Value, json};
 
-use super::patience::patiently;
-use crate::failure::Failure;
+use crate::error::{Error, Result};
 use crate::fleet::Fleet;
+use crate::patience::patiently;
 
 /// How long all pods may take to trust a new authority.
 const REFRESH_MAX: Duration = Duration::from_secs(5 * 60);
@@ -22,12 +22,7 @@ const MANAGER: &str = "talos";
 
 /// Starts the workloads of the machines' manifests anew, so that they trust the authorities that pods are given now, and
 /// waits until they run. Programs in pods read their authorities once, when they start.
-pub async fn refresh(
-    fleet: &Fleet,
-    node: &str,
-    authority: &[u8],
-    stamp: &str,
-) -> Result<Vec<String>, Failure> {
+pub(crate) async fn refresh(fleet: &Fleet, node: &str, authority: &[u8], stamp: &str) -> Result<Vec<String>> {
     let authority = String::from_utf8_lossy(authority).trim().to_owned();
     let config = Target::new(ichor_kube::Kind::CONFIG_MAPS, ichor_health::kube::SYSTEM, AUTHORITIES);
     let told = patiently(fleet, TOLD_MAX, async |client| {
@@ -41,8 +36,7 @@ pub async fn refresh(
     });
     told.await?;
     let manifests = fleet.access.list(node, "controlplane", "Manifests.kubernetes.talos.dev").await;
-    let manifests = manifests
-        .map_err(|status| Failure::new(format!("{node}: read its manifests: {}", status.message())))?;
+    let manifests = manifests.map_err(|status| Error::call(format!("{node}: read its manifests"), status))?;
     let workloads: Vec<Value> = manifests
         .into_iter()
         .flat_map(|manifest| objects_of(manifest.spec))
@@ -59,7 +53,7 @@ pub async fn refresh(
             }
         })
         .await
-        .map_err(|failure| failure.within(path_of(object)))?;
+        .map_err(|error| error.within(path_of(object)))?;
     }
     for object in &workloads {
         patiently(fleet, REFRESH_MAX, async |client| {
@@ -67,13 +61,13 @@ pub async fn refresh(
             Ok(now.and_then(|now| rolled_out(&now)).map_or(Ok(()), Err))
         })
         .await
-        .map_err(|failure| failure.within(path_of(object)))?;
+        .map_err(|error| error.within(path_of(object)))?;
     }
     Ok(workloads.iter().map(path_of).collect())
 }
 
 /// The objects of a manifest resource: a list of them, each by itself or as the key of its item.
-pub fn objects_of(spec: Value) -> Vec<Value> {
+pub(crate) fn objects_of(spec: Value) -> Vec<Value> {
     let items = match spec {
         Value::Array(items) => items,
         Value::Object(mut map) => match map.remove("items") {
@@ -93,7 +87,7 @@ pub fn objects_of(spec: Value) -> Vec<Value> {
 }
 
 /// How an object is named: version, kind, namespace, name.
-pub fn path_of(object: &Value) -> String {
+pub(crate) fn path_of(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let name = objects::name(object);
     let namespace = text(&object["metadata"]["namespace"]);
@@ -103,7 +97,7 @@ pub fn path_of(object: &Value) -> String {
 
 /// Whether pods of a workload are still to be replaced, or whether it is not even known yet. Pods that are new and not
 /// ready are no such case: what keeps them from it need not be an upgrade.
-pub fn is_rolling(object: &Value) -> bool {
+pub(crate) fn is_rolling(object: &Value) -> bool {
     let status = |key: &str| object["status"][key].as_u64().unwrap_or_default();
     let (wanted, updated) = match object["kind"].as_str() {
         Some("DaemonSet") => (status("desiredNumberScheduled"), status("updatedNumberScheduled")),
@@ -114,7 +108,7 @@ pub fn is_rolling(object: &Value) -> bool {
 }
 
 /// What a workload still waits for.
-pub fn rolled_out(object: &Value) -> Option<String> {
+pub(crate) fn rolled_out(object: &Value) -> Option<String> {
     let status = |key: &str| object["status"][key].as_u64().unwrap_or_default();
     let name = objects::name(object);
     let generation = object["metadata"]["generation"].as_u64().unwrap_or_default();

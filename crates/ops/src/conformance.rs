@@ -1,10 +1,15 @@
-//! One run of the conformance tests: what is made in the cluster, what is seen of it, how it ended.
+//! Runs the conformance tests of Kubernetes in a cluster.
 
 use std::time::Duration;
 
-use ichor_kube::{Client, Delete, Error, Kind, Target, Write};
+use ichor_kube::{Client, Delete, Error as KubeError, Kind, Target, Write};
+use ichor_wire::machine::ReadRequest;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::error::{Error, Problem, Result};
+use crate::event::Sink;
+use crate::fleet::Fleet;
 
 /// Everything of a run is in here.
 const NAMESPACE: &str = "conformance";
@@ -27,6 +32,22 @@ const CLUSTER_ROLES: Kind = Kind::known("rbac.authorization.k8s.io", "v1", "clus
 const BINDINGS: Kind = Kind::known("rbac.authorization.k8s.io", "v1", "clusterrolebindings", false);
 const ACCOUNTS: Kind = Kind::known("", "v1", "serviceaccounts", true);
 
+/// The version that is tested.
+pub const VERSION: &str = "1.35.0";
+/// The image with the tests.
+pub const IMAGE: &str = "registry.k8s.io/conformance:v1.35.0";
+const MINUTE: Duration = Duration::from_secs(60);
+/// The basic tests: that pods and services work.
+const BASIC: [&str; 3] = [
+    "Pods should be submitted and removed",
+    "Services should serve a basic endpoint from pods",
+    "Services should be able to change the type from ExternalName to ClusterIP",
+];
+/// The files that a certification needs.
+const RESULT_FILES: [&str; 2] = ["e2e.log", "junit_01.xml"];
+/// The largest of them.
+const RESULT_MAX: usize = 256 << 20;
+
 /// Which tests, and how.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -44,17 +65,130 @@ pub struct Plan {
     pub clean: Duration,
     /// Between two looks.
     pub pause: Duration,
+    /// Fetch the files that the tests write.
+    pub results: bool,
+}
+
+impl Plan {
+    fn new(image: &str, focus: &str, skip: &str, parallel: u32, minutes: u32) -> Self {
+        Self {
+            image: image.to_owned(),
+            focus: focus.to_owned(),
+            skip: skip.to_owned(),
+            parallel,
+            limit: MINUTE * minutes,
+            clean: MINUTE * 5,
+            pause: Duration::from_secs(1),
+            results: false,
+        }
+    }
+
+    /// All conformance tests: most of them side by side, then those that need the cluster for themselves.
+    pub fn fast(image: &str) -> Vec<Self> {
+        vec![
+            Self::new(image, r"\[Conformance\]", r"\[Serial\]", 16, 60),
+            Self::new(image, r"\[Serial\].*\[Conformance\]", "", 1, 60),
+        ]
+    }
+
+    /// All conformance tests one by one, with the files of a certification.
+    pub fn certified(image: &str) -> Vec<Self> {
+        vec![Self { results: true, ..Self::new(image, r"\[Conformance\]", "", 1, 120) }]
+    }
+
+    /// A few tests that show that pods and services work.
+    pub fn basic() -> Self {
+        Self { clean: MINUTE * 3, ..Self::new(IMAGE, &BASIC.join("|"), "", 2, 10) }
+    }
+}
+
+/// A step of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The tests are started.
+    Started {
+        /// Which ones.
+        focus: String,
+    },
+    /// Output of the tests.
+    Output(Vec<u8>),
+    /// The tests ended.
+    Finished {
+        /// How long they took.
+        after: Duration,
+    },
+    /// The tests passed.
+    Passed,
+}
+
+/// A file that the tests wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResultFile {
+    /// Its name.
+    pub name: &'static str,
+    /// Its content.
+    pub content: Vec<u8>,
+}
+
+/// Runs tests in the cluster, from cleaning up after an earlier run to cleaning up after this one. Returns the files of
+/// the tests, when the plan wants them.
+pub async fn run(
+    machines: &ichor_client::Client,
+    fleet: &Fleet,
+    plan: &Plan,
+    events: &dyn Sink<Event>,
+) -> Result<Vec<ResultFile>> {
+    let client = fleet.kubernetes.client().await.map_err(Error::state)?;
+    clean(&client, plan).await?;
+    events.emit(Event::Started { focus: plan.focus.clone() });
+    let start = Instant::now();
+    let ended = tests(&client, plan, events).await;
+    let fetched = match &ended {
+        Ok(outcome) if plan.results => fetch(machines, outcome).await,
+        _ => Ok(Vec::new()),
+    };
+    let cleaned = clean(&client, plan).await;
+    let outcome = ended?;
+    events.emit(Event::Finished { after: start.elapsed() });
+    if outcome.code != 0 {
+        return Err(Problem::TestsFailed { code: outcome.code }.into());
+    }
+    let files = fetched?;
+    events.emit(Event::Passed);
+    cleaned.map(|()| files)
+}
+
+/// Fetches what the tests wrote from the machine they ran on.
+async fn fetch(machines: &ichor_client::Client, outcome: &Outcome) -> Result<Vec<ResultFile>> {
+    let mut files = Vec::new();
+    for name in RESULT_FILES {
+        let failed = |status| Error::call(format!("read {name} of the tests"), status);
+        let request = ReadRequest { path: format!("{}/{name}", outcome.results) };
+        let stream = machines.to_node(&outcome.machine).machine().read(request).await;
+        let mut stream = stream.map_err(failed)?.into_inner();
+        let mut content = Vec::new();
+        while let Some(message) = stream.message().await.map_err(failed)? {
+            let (_, data) = ichor_client::sort(message, &outcome.machine)
+                .map_err(|error| Problem::Node { doing: format!("read {name} of the tests"), error })?;
+            content.extend_from_slice(&data.bytes);
+            if content.len() > RESULT_MAX {
+                return Err(Error::state(format!("{name} of the tests is larger than {RESULT_MAX} bytes")));
+            }
+        }
+        files.push(ResultFile { name, content });
+    }
+    Ok(files)
 }
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+struct Outcome {
     /// Exit status of the tests.
-    pub code: i64,
+    code: i64,
     /// The address of the machine they ran on.
-    pub machine: String,
+    machine: String,
     /// Where the machine keeps what they wrote.
-    pub results: String,
+    results: String,
 }
 
 fn target(kind: Kind, namespace: &str, name: &str) -> Target {
@@ -133,47 +267,48 @@ fn objects(plan: &Plan) -> [(Kind, &'static str, Value); 5] {
 }
 
 /// Removes what a run leaves behind and waits until it is gone.
-pub async fn clean(client: &Client, plan: &Plan) -> Result<(), String> {
+async fn clean(client: &Client, plan: &Plan) -> Result<()> {
     let namespace = target(Kind::NAMESPACES, "", NAMESPACE);
     for one in [target(BINDINGS, "", BINDING), target(CLUSTER_ROLES, "", ROLE), namespace.clone()] {
         match client.delete(&one, Delete::default()).await {
             Ok(()) => {}
             Err(error) if error.is_not_found() || error.is_conflict() => {}
-            Err(error) => return Err(format!("clean up: {}", error.chain())),
+            Err(error) => return Err(refused("clean up", &error)),
         }
     }
     let until = Instant::now() + plan.clean;
-    while client.find(&namespace).await.map_err(|error| error.chain())?.is_some() {
+    while client.find(&namespace).await.map_err(|error| refused("clean up", &error))?.is_some() {
         if Instant::now() > until {
-            return Err(format!("the namespace {NAMESPACE} does not go away"));
+            return Err(Error::state(format!("the namespace {NAMESPACE} does not go away")));
         }
         sleep(plan.pause).await;
     }
     Ok(())
 }
 
-/// Starts the tests, hands on what they say, and waits for their end.
-pub async fn run(
-    client: &Client,
-    plan: &Plan,
-    tell: &mut (dyn FnMut(&[u8]) + Send),
-) -> Result<Outcome, String> {
+fn refused(doing: impl Into<String>, error: &KubeError) -> Error {
+    Problem::Kubernetes { doing: doing.into(), reason: error.chain() }.into()
+}
+
+/// Starts the tests, reports their output, and waits for their end.
+async fn tests(client: &Client, plan: &Plan, events: &dyn Sink<Event>) -> Result<Outcome> {
     for (kind, namespace, object) in objects(plan) {
         let made = client.create(&kind, namespace, &object, Write::by(MANAGER)).await;
         made.map_err(|error| {
-            format!("make {} {}: {}", object["kind"], object["metadata"]["name"], error.chain())
+            refused(format!("make {} {}", object["kind"], object["metadata"]["name"]), &error)
         })?;
     }
     started(client, plan).await?;
-    let late = |_| Err(format!("the tests took longer than {}s", plan.limit.as_secs()));
-    timeout(plan.limit, followed(client, plan, tell)).await.unwrap_or_else(late)
+    let late = |_| Err(Error::state(format!("the tests took longer than {}s", plan.limit.as_secs())));
+    timeout(plan.limit, followed(client, plan, events)).await.unwrap_or_else(late)
 }
 
 /// Waits until the tests run, or it is clear that they never will.
-async fn started(client: &Client, plan: &Plan) -> Result<(), String> {
+async fn started(client: &Client, plan: &Plan) -> Result<()> {
     let until = Instant::now() + START_MAX;
     loop {
-        let pod = client.get(&target(Kind::PODS, NAMESPACE, POD)).await.map_err(|error| error.chain())?;
+        let pod = client.get(&target(Kind::PODS, NAMESPACE, POD)).await;
+        let pod = pod.map_err(|error| refused("look at the tests", &error))?;
         let state = &pod["status"]["containerStatuses"][0]["state"];
         if state["running"].is_object() || state["terminated"].is_object() {
             return Ok(());
@@ -183,34 +318,32 @@ async fn started(client: &Client, plan: &Plan) -> Result<(), String> {
         if ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"]
             .contains(&reason)
         {
-            return Err(format!("the machines cannot run the image {}: {reason}: {message}", plan.image));
+            let text = format!("the machines cannot run the image {}: {reason}: {message}", plan.image);
+            return Err(Error::state(text));
         }
         if Instant::now() > until {
             let pending = pod["status"]["conditions"].as_array().into_iter().flatten();
             let why = pending.filter_map(|condition| condition["message"].as_str()).next().unwrap_or(reason);
-            return Err(format!("the tests did not start within {}s: {why}", START_MAX.as_secs()));
+            let what = format!("the tests did not start within {}s", START_MAX.as_secs());
+            return Err(Error::timeout(what, why));
         }
         sleep(plan.pause).await;
     }
 }
 
-async fn followed(
-    client: &Client,
-    plan: &Plan,
-    tell: &mut (dyn FnMut(&[u8]) + Send),
-) -> Result<Outcome, String> {
+async fn followed(client: &Client, plan: &Plan, events: &dyn Sink<Event>) -> Result<Outcome> {
     let mut told = 0;
     let mut failures = 0;
     loop {
         // A log that broke off is read from its beginning; what was told already is left out.
-        let read = log(client, &mut told, tell).await;
+        let read = log(client, &mut told, events).await;
         let pod = match client.get(&target(Kind::PODS, NAMESPACE, POD)).await {
             Ok(pod) => pod,
-            Err(error) if error.is_not_found() => return Err("the pod of the tests is gone".to_owned()),
+            Err(error) if error.is_not_found() => return Err(Error::state("the pod of the tests is gone")),
             Err(error) => {
                 failures += 1;
                 if failures > FAILURES_MAX {
-                    return Err(error.chain());
+                    return Err(refused("look at the tests", &error));
                 }
                 sleep(plan.pause).await;
                 continue;
@@ -232,15 +365,15 @@ async fn followed(
     }
 }
 
-async fn log(client: &Client, told: &mut usize, tell: &mut (dyn FnMut(&[u8]) + Send)) -> Result<(), String> {
-    let mut chunks = client.log(NAMESPACE, POD, CONTAINER).await.map_err(|error: Error| error.chain())?;
+async fn log(client: &Client, told: &mut usize, events: &dyn Sink<Event>) -> std::result::Result<(), String> {
+    let mut chunks = client.log(NAMESPACE, POD, CONTAINER).await.map_err(|error| error.chain())?;
     let mut seen = 0;
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk?;
         let new = chunk.get(told.saturating_sub(seen)..).unwrap_or_default();
         seen += chunk.len();
         if !new.is_empty() {
-            tell(new);
+            events.emit(Event::Output(new.to_vec()));
             *told = seen;
         }
     }
@@ -252,6 +385,7 @@ mod tests {
     use ichor_kube::fake::Server;
 
     use super::*;
+    use crate::event::Silent;
 
     const PATH: &str = "/api/v1/namespaces/conformance/pods/e2e-conformance-test";
 
@@ -264,6 +398,7 @@ mod tests {
             limit: Duration::from_secs(20),
             clean: Duration::from_secs(20),
             pause: Duration::from_millis(5),
+            results: false,
         }
     }
 
@@ -289,11 +424,15 @@ mod tests {
         let server = Server::new();
         let client = server.client();
         kubelet(&server, json!({ "terminated": { "exitCode": 3 } }));
-        let mut text = Vec::new();
-        let outcome = run(&client, &plan(), &mut |bytes| text.extend_from_slice(bytes)).await.unwrap();
+        let text = std::sync::Mutex::new(Vec::new());
+        let sink = |event: Event| {
+            let Event::Output(bytes) = event else { return };
+            text.lock().unwrap().extend_from_slice(&bytes);
+        };
+        let outcome = tests(&client, &plan(), &sink).await.unwrap();
         assert_eq!((outcome.code, outcome.machine.as_str()), (3, "10.5.0.3"));
         assert!(outcome.results.starts_with("/var/lib/kubelet/pods/uid-"), "{}", outcome.results);
-        assert_eq!(text, b"one\ntwo\n");
+        assert_eq!(text.into_inner().unwrap(), b"one\ntwo\n");
         let pod = server.object(PATH).unwrap();
         let env = &pod["spec"]["containers"][0]["env"];
         assert_eq!(env[0], json!({ "name": "E2E_FOCUS", "value": "\\[Conformance\\]" }));
@@ -311,9 +450,9 @@ mod tests {
         let server = Server::new();
         let waiting = json!({ "waiting": { "reason": "ErrImagePull", "message": "not found" } });
         kubelet(&server, waiting);
-        let refused = run(&server.client(), &plan(), &mut |_| {}).await.unwrap_err();
+        let refused = tests(&server.client(), &plan(), &Silent).await.unwrap_err();
         assert_eq!(
-            refused,
+            refused.to_string(),
             "the machines cannot run the image registry.k8s.io/conformance:v1.35.0: ErrImagePull: not found"
         );
     }
@@ -326,7 +465,7 @@ mod tests {
             .create(&Kind::NAMESPACES, "", &json!({ "metadata": { "name": NAMESPACE } }), Write::by("x"))
             .await
             .unwrap();
-        assert!(run(&client, &plan(), &mut |_| {}).await.unwrap_err().contains("already exists"));
+        assert!(tests(&client, &plan(), &Silent).await.unwrap_err().to_string().contains("already exists"));
         clean(&client, &plan()).await.unwrap();
         assert_eq!(server.object("/api/v1/namespaces/conformance"), None);
     }

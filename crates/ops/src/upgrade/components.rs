@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use ichor_client::status_text;
 use ichor_config::v1alpha1::Config;
 use ichor_health::objects;
-use ichor_kube::{Event, Kind, Select};
+use ichor_kube::{Event as Watched, Kind, Select};
 use ichor_wire::common::ContainerdNamespace;
 use ichor_wire::cosi::resource::EventType;
 use ichor_wire::machine::ImagePullRequest;
@@ -13,10 +12,10 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
-use super::{PAUSE, SYSTEM, Upgrade, comments, list, say};
-use crate::failure::Failure;
-use crate::kubernetes::settled;
+use super::{Event, Images, PAUSE, SYSTEM, Upgrade, list};
+use crate::error::{Error, Result};
 use crate::node_config::{self, ServiceWatch};
+use crate::settled;
 
 /// How long a pod may take to be the new one and ready.
 const POD_MAX: Duration = Duration::from_secs(5 * 60);
@@ -35,7 +34,7 @@ const CONFIG_VERSION: &str = "talos.dev/config-version";
 /// A component of the control plane.
 struct Component {
     name: &'static str,
-    flag: &'static str,
+    repository: fn(&Images) -> &String,
     config: &'static str,
     image: fn(&mut Config) -> &mut String,
 }
@@ -43,13 +42,13 @@ struct Component {
 const COMPONENTS: [Component; 3] = [
     Component {
         name: "kube-apiserver",
-        flag: "apiserver-image",
+        repository: |images| &images.apiserver,
         config: "APIServerConfigs.kubernetes.talos.dev",
         image: |config| &mut config.cluster.get_or_insert_default().api_server.get_or_insert_default().image,
     },
     Component {
         name: "kube-controller-manager",
-        flag: "controller-manager-image",
+        repository: |images| &images.controller_manager,
         config: "ControllerManagerConfigs.kubernetes.talos.dev",
         image: |config| {
             &mut config.cluster.get_or_insert_default().controller_manager.get_or_insert_default().image
@@ -57,7 +56,7 @@ const COMPONENTS: [Component; 3] = [
     },
     Component {
         name: "kube-scheduler",
-        flag: "scheduler-image",
+        repository: |images| &images.scheduler,
         config: "SchedulerConfigs.kubernetes.talos.dev",
         image: |config| &mut config.cluster.get_or_insert_default().scheduler.get_or_insert_default().image,
     },
@@ -74,76 +73,83 @@ pub(super) fn variant(image: &str) -> &'static str {
 }
 
 impl Upgrade<'_> {
-    pub(super) fn image(&self, flag: &str, suffix: &str) -> String {
-        format!("{}:v{}{suffix}", self.call.text(flag), self.path.to)
+    /// The new image of a repository.
+    pub(super) fn image(&self, repository: &str, suffix: &str) -> String {
+        format!("{repository}:v{}{suffix}", self.path.to)
+    }
+
+    fn component_image(&self, component: &Component) -> String {
+        self.image((component.repository)(&self.options.images), "")
+    }
+
+    /// The new image of a kubelet that runs from `now`.
+    fn new_kubelet_image(&self, now: &str) -> String {
+        self.image(&self.options.images.kubelet, variant(now))
     }
 
     /// Pulls everything before anything changes, so that no component waits for its image.
-    pub(super) async fn pre_pull(&mut self) -> Result<(), Failure> {
+    pub(super) async fn pre_pull(&mut self) -> Result<()> {
         let mut pulls = Vec::new();
         for component in &COMPONENTS {
-            let image = self.image(component.flag, "");
+            let image = self.component_image(component);
             pulls.extend(
                 self.control_planes
                     .iter()
                     .map(|node| (node.clone(), image.clone(), ContainerdNamespace::NsCri)),
             );
         }
-        if self.call.on("upgrade-kubelet") {
+        if self.options.kubelets {
             for node in self.all() {
-                let image = self.image("kubelet-image", variant(&self.kubelet_image(&node).await?));
+                let image = self.new_kubelet_image(&self.kubelet_image(&node).await?);
                 pulls.push((node, image, ContainerdNamespace::NsSystem));
             }
         }
         for (node, reference, namespace) in pulls {
-            say(&format!(" > {node:?}: pre-pulling {reference}"))?;
+            self.emit(Event::Pulling { node: node.clone(), image: reference.clone() });
             let step = format!("pull/{node}/{reference}");
             if self.progress.is_done(&step) {
                 continue;
             }
             let request = ImagePullRequest { namespace: namespace.into(), reference: reference.clone() };
-            match self.session.node(&node).machine().image_pull(request).await {
+            match self.client.to_node(&node).machine().image_pull(request).await {
                 Ok(_) => self.progress.note(step)?,
                 Err(status) if status.code() == Code::Unimplemented => {
-                    say(&format!(" < {node:?}: not implemented, skipping"))?;
+                    self.emit(Event::PullUnsupported { node });
                 }
                 Err(status) => {
-                    return Err(Failure::new(format!(
-                        "failed pre-pulling images: error pre-pulling {reference} on {node}: {}",
-                        status_text(&status)
-                    )));
+                    let doing = format!("failed pre-pulling images: error pre-pulling {reference} on {node}");
+                    return Err(Error::call(doing, status));
                 }
             }
         }
         Ok(())
     }
 
-    async fn kubelet_image(&self, node: &str) -> Result<String, Failure> {
+    async fn kubelet_image(&self, node: &str) -> Result<String> {
         let spec = self.access().get(node, "k8s", "KubeletSpecs.kubernetes.talos.dev", "kubelet").await;
-        let spec = spec.map_err(|status| {
-            Failure::new(format!("error fetching kubelet spec on node {node}: {}", status_text(&status)))
-        })?;
+        let spec = spec
+            .map_err(|status| Error::call(format!("error fetching kubelet spec on node {node}"), status))?;
         let image = spec.as_ref().and_then(|spec| spec.spec["image"].as_str());
-        image.map(str::to_owned).ok_or_else(|| Failure::new(format!("{node} has no kubelet")))
+        image.map(str::to_owned).ok_or_else(|| Error::state(format!("{node} has no kubelet")))
     }
 
     /// The static pods of the control plane, component by component.
-    pub(super) async fn control_plane(&mut self) -> Result<(), Failure> {
+    pub(super) async fn control_plane(&mut self) -> Result<()> {
         for component in &COMPONENTS {
-            say(&format!("updating {:?} to version \"{}\"", component.name, self.path.to))?;
+            self.emit(Event::Component { name: component.name, to: self.path.to.to_string() });
             for node in self.control_planes.clone() {
-                let step = format!("{}/{node}/{}", component.name, self.image(component.flag, ""));
+                let step = format!("{}/{node}/{}", component.name, self.component_image(component));
                 if self.progress.is_done(&step) && self.has_image(component, &node).await {
                     continue;
                 }
                 let updated = self.static_pod(component, &node).await;
-                updated.map_err(|failure| {
-                    failure.within(format!(
+                updated.map_err(|error| {
+                    error.within(format!(
                         "failed updating service {:?}: error updating node {node:?}",
                         component.name
                     ))
                 })?;
-                if !self.dry_run {
+                if !self.options.dry_run {
                     self.progress.note(step)?;
                 }
             }
@@ -155,31 +161,34 @@ impl Upgrade<'_> {
     /// that is gone.
     async fn has_image(&self, component: &Component, node: &str) -> bool {
         let settings = self.access().get(node, "controlplane", component.config, component.name).await;
-        let image = self.image(component.flag, "");
+        let image = self.component_image(component);
         settings.is_ok_and(|found| found.is_some_and(|settings| settings.spec["image"] == image.as_str()))
     }
 
-    async fn static_pod(&self, component: &Component, node: &str) -> Result<(), Failure> {
-        say(&format!(" > {node:?}: starting update"))?;
-        let client = self.session.node(node);
+    async fn static_pod(&self, component: &Component, node: &str) -> Result<()> {
+        self.emit(Event::NodeStarted { node: node.to_owned() });
+        let client = self.client.to_node(node);
         let query = node_config::query("controlplane", component.config, component.name);
-        let mut watch = client.watch(&query).await.map_err(|status| {
-            Failure::new(format!("error watching service configuration: {}", status_text(&status)))
-        })?;
+        let mut watch = client
+            .watch(&query)
+            .await
+            .map_err(|status| Error::call("error watching service configuration", status))?;
         let (event, settings) = timeout(CONFIG_MAX, node_config::next(&mut watch))
             .await
-            .map_err(|_| Failure::new("the machine does not say how the component is set up"))??;
+            .map_err(|_| Error::state("the machine does not report the settings of the component"))??;
         if event == EventType::Destroyed {
-            return Err(Failure::new(format!("the machine does not run {}", component.name)));
+            return Err(Error::state(format!("the machine does not run {}", component.name)));
         }
-        let image = self.image(component.flag, "");
+        let image = self.component_image(component);
         let now = settings.spec["image"].as_str().unwrap_or_default().to_owned();
         let mut expected = settings.version;
         if now != image {
             let from = self.path.from.to_string();
-            say(&format!(" > update {}: {} -> {}", component.name, tag(&now, &from), self.path.to))?;
-            if self.dry_run {
-                return say(" > skipped in dry-run");
+            let from = tag(&now, &from).to_owned();
+            self.emit(Event::VersionChange { name: component.name, from, to: self.path.to.to_string() });
+            if self.options.dry_run {
+                self.emit(Event::Skipped);
+                return Ok(());
             }
             let edit = |config: &mut Config| {
                 let place = (component.image)(config);
@@ -187,30 +196,31 @@ impl Upgrade<'_> {
                 place.clone_from(&image);
                 differs
             };
-            let changed = node_config::change(&client, comments(self.call), edit).await?;
-            say(&format!(" > {node:?}: machine configuration patched"))?;
+            let changed = node_config::change(&client, self.options.comments, edit).await?;
+            self.emit(Event::Patched { node: node.to_owned() });
             if changed {
                 let news = timeout(CONFIG_MAX, async {
                     loop {
                         let (_, settings) = node_config::next(&mut watch).await?;
                         if settings.spec["image"] == image.as_str() {
-                            return Ok::<_, Failure>(settings.version);
+                            return Ok::<_, Error>(settings.version);
                         }
                     }
                 });
                 expected =
-                    news.await.map_err(|_| Failure::new("the machine did not take up its new image"))??;
+                    news.await.map_err(|_| Error::state("the machine did not take up its new image"))??;
             }
-        } else if self.dry_run {
+        } else if self.options.dry_run {
             return Ok(());
         }
-        say(&format!(" > {node:?}: waiting for {} pod update", component.name))?;
+        self.emit(Event::WaitingForPod { node: node.to_owned(), name: component.name });
         self.pod(component.name, node, &expected).await?;
-        say(&format!(" < {node:?}: successfully updated"))
+        self.emit(Event::NodeDone { node: node.to_owned() });
+        Ok(())
     }
 
     /// Waits for the pod of a component on a machine to be made from these settings, and ready.
-    async fn pod(&self, app: &'static str, node: &str, expected: &str) -> Result<(), Failure> {
+    async fn pod(&self, app: &'static str, node: &str, expected: &str) -> Result<()> {
         let labels = format!("k8s-app={app}");
         let mut last = format!("no pod of {app} on {node} is known");
         let mut told = String::new();
@@ -225,8 +235,8 @@ impl Upgrade<'_> {
                 let mut watch = client.watch(Kind::PODS, SYSTEM, select);
                 'watch: loop {
                     let pods = match watch.next().await {
-                        Ok(Event::Listed(pods)) => pods,
-                        Ok(Event::Changed(pod)) => vec![pod],
+                        Ok(Watched::Listed(pods)) => pods,
+                        Ok(Watched::Changed(pod)) => vec![pod],
                         Ok(_) => continue,
                         Err(_) => break,
                     };
@@ -237,7 +247,7 @@ impl Upgrade<'_> {
                                 for _ in 0..SILENCE_LOOKS {
                                     let pod = std::slice::from_ref(pod);
                                     let Some(text) = settled::silent(&self.fleet, node, pod).await else {
-                                        return Ok::<_, Failure>(());
+                                        return Ok::<_, Error>(());
                                     };
                                     last = text;
                                     sleep(PAUSE).await;
@@ -249,7 +259,8 @@ impl Upgrade<'_> {
                             Some(text) => last = text,
                         }
                         if last != told {
-                            say(&format!(" > {node:?}: {app}: {last}"))?;
+                            let (node, reason) = (node.to_owned(), last.clone());
+                            self.emit(Event::PodBehind { node, name: app, reason });
                             told.clone_from(&last);
                         }
                     }
@@ -259,17 +270,17 @@ impl Upgrade<'_> {
             }
         };
         let result = timeout(POD_MAX, wait).await;
-        result.map_err(|_| Failure::new(format!("waited {}s: {last}", POD_MAX.as_secs())))?
+        result.map_err(|_| Error::timeout(format!("waited {}s", POD_MAX.as_secs()), last))?
     }
 
     /// kube-proxy runs from a manifest, which is made from the configuration of control planes.
-    pub(super) async fn kube_proxy(&mut self) -> Result<(), Failure> {
-        say(&format!("updating kube-proxy to version \"{}\"", self.path.to))?;
-        let image = self.image("proxy-image", "");
+    pub(super) async fn kube_proxy(&mut self) -> Result<()> {
+        self.emit(Event::Component { name: "kube-proxy", to: self.path.to.to_string() });
+        let image = self.image(&self.options.images.proxy, "");
         for node in self.control_planes.clone() {
-            say(&format!(" > {node:?}: starting update"))?;
-            if self.dry_run {
-                say(" > skipped in dry-run")?;
+            self.emit(Event::NodeStarted { node: node.to_owned() });
+            if self.options.dry_run {
+                self.emit(Event::Skipped);
                 continue;
             }
             let edit = |config: &mut Config| {
@@ -278,53 +289,48 @@ impl Upgrade<'_> {
                 place.clone_from(&image);
                 differs
             };
-            let changed = node_config::change(&self.session.node(&node), comments(self.call), edit).await;
-            changed.map_err(|failure| {
-                failure.within(format!("failed updating kube-proxy: error updating node {node:?}"))
+            let changed = node_config::change(&self.client.to_node(&node), self.options.comments, edit).await;
+            changed.map_err(|error| {
+                error.within(format!("failed updating kube-proxy: error updating node {node:?}"))
             })?;
         }
         Ok(())
     }
 
     /// The kubelets, control planes first.
-    pub(super) async fn kubelets(&mut self) -> Result<(), Failure> {
-        say(&format!("updating kubelet to version \"{}\"", self.path.to))?;
+    pub(super) async fn kubelets(&mut self) -> Result<()> {
+        self.emit(Event::Component { name: "kubelet", to: self.path.to.to_string() });
         for node in self.all() {
-            let step = format!("kubelet/{node}/{}", self.image("kubelet-image", ""));
+            let step = format!("kubelet/{node}/{}", self.new_kubelet_image(""));
             if self.progress.is_done(&step)
-                && self
-                    .kubelet_image(&node)
-                    .await
-                    .is_ok_and(|now| now == self.image("kubelet-image", variant(&now)))
+                && self.kubelet_image(&node).await.is_ok_and(|now| now == self.new_kubelet_image(&now))
             {
                 continue;
             }
             let updated = self.kubelet(&node).await;
-            updated.map_err(|failure| {
-                failure.within(format!("failed upgrading kubelet: error updating node {node:?}"))
+            updated.map_err(|error| {
+                error.within(format!("failed upgrading kubelet: error updating node {node:?}"))
             })?;
-            if !self.dry_run {
+            if !self.options.dry_run {
                 self.progress.note(step)?;
             }
         }
         Ok(())
     }
 
-    async fn kubelet(&self, node: &str) -> Result<(), Failure> {
-        say(&format!(" > {node:?}: starting update"))?;
-        let client = self.session.node(node);
+    async fn kubelet(&self, node: &str) -> Result<()> {
+        self.emit(Event::NodeStarted { node: node.to_owned() });
+        let client = self.client.to_node(node);
         let watch = ServiceWatch::begin(&client, "kubelet").await?;
         let now = self.kubelet_image(node).await?;
-        let image = self.image("kubelet-image", variant(&now));
+        let image = self.new_kubelet_image(&now);
         if now != image {
             let from = self.path.from.to_string();
-            say(&format!(
-                " > update kubelet: {} -> {}",
-                tag(&now, &from).trim_start_matches('v'),
-                self.path.to
-            ))?;
-            if self.dry_run {
-                return say(" > skipped in dry-run");
+            let from = tag(&now, &from).trim_start_matches('v').to_owned();
+            self.emit(Event::VersionChange { name: "kubelet", from, to: self.path.to.to_string() });
+            if self.options.dry_run {
+                self.emit(Event::Skipped);
+                return Ok(());
             }
             let edit = |config: &mut Config| {
                 let place = &mut config.machine.get_or_insert_default().kubelet.get_or_insert_default().image;
@@ -332,24 +338,25 @@ impl Upgrade<'_> {
                 place.clone_from(&image);
                 differs
             };
-            let changed = node_config::change(&client, comments(self.call), edit).await?;
-            say(&format!(" > {node:?}: machine configuration patched"))?;
+            let changed = node_config::change(&client, self.options.comments, edit).await?;
+            self.emit(Event::Patched { node: node.to_owned() });
             if changed {
-                say(&format!(" > {node:?}: waiting for kubelet restart"))?;
+                self.emit(Event::WaitingForKubelet { node: node.to_owned() });
                 if !watch.restarted(KUBELET_DOWN_MAX, KUBELET_UP_MAX).await? {
-                    return Err(Failure::new("the kubelet was not restarted"));
+                    return Err(Error::state("the kubelet was not restarted"));
                 }
             }
-        } else if self.dry_run {
+        } else if self.options.dry_run {
             return Ok(());
         }
-        say(&format!(" > {node:?}: waiting for node update"))?;
+        self.emit(Event::WaitingForNode { node: node.to_owned() });
         self.node(node).await?;
-        say(&format!(" < {node:?}: successfully updated"))
+        self.emit(Event::NodeDone { node: node.to_owned() });
+        Ok(())
     }
 
     /// Waits for a node to report the new kubelet, and to be ready.
-    async fn node(&self, address: &str) -> Result<(), Failure> {
+    async fn node(&self, address: &str) -> Result<()> {
         let wanted = format!("v{}", self.path.to);
         let end = Instant::now() + NODE_MAX;
         loop {
@@ -357,7 +364,7 @@ impl Upgrade<'_> {
             let node =
                 nodes.iter().find(|node| objects::node_addresses(node).iter().any(|known| known == address));
             let last = match node {
-                None => "it is no node of Kubernetes".to_owned(),
+                None => "it is not a node of Kubernetes".to_owned(),
                 Some(node) => {
                     let version = node["status"]["nodeInfo"]["kubeletVersion"].as_str().unwrap_or_default();
                     match (version == wanted, objects::is_ready(node)) {
@@ -368,7 +375,7 @@ impl Upgrade<'_> {
                 }
             };
             if Instant::now() > end {
-                return Err(Failure::new(format!("waited {}s for the node: {last}", NODE_MAX.as_secs())));
+                return Err(Error::timeout(format!("waited {}s for the node", NODE_MAX.as_secs()), last));
             }
             sleep(PAUSE).await;
         }

@@ -1,9 +1,9 @@
-//! Changes the configuration of a machine that runs, and waits for what follows from it.
+//! Changes the configuration of a running machine, and waits for what follows from it.
 
 use std::time::Duration;
 
-use ichor_client::resources::{Query, Watch};
-use ichor_client::{Client, status_text};
+use ichor_client::Client;
+use ichor_client::resources::{Query, Watch, proto_of, yaml_of};
 use ichor_config::v1alpha1::Config;
 use ichor_config::{CommentMode, Documents};
 use ichor_health::Resource;
@@ -12,8 +12,7 @@ use ichor_wire::machine::{ApplyConfigurationRequest, apply_configuration_request
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
-use crate::failure::{Context as _, Failure};
-use crate::machineconfig;
+use crate::error::{Doing as _, Error, Result};
 
 /// How long a machine that does not answer is asked again.
 const RETRY_MAX: Duration = Duration::from_secs(10);
@@ -23,7 +22,7 @@ const WELL_MAX: Duration = Duration::from_secs(60);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// One resource, to read or watch.
-pub fn query(namespace: &str, resource_type: &str, id: &str) -> Query {
+pub(crate) fn query(namespace: &str, resource_type: &str, id: &str) -> Query {
     Query {
         namespace: namespace.to_owned(),
         resource_type: resource_type.to_owned(),
@@ -33,23 +32,20 @@ pub fn query(namespace: &str, resource_type: &str, id: &str) -> Query {
 
 /// Changes the configuration of the machine that `client` is for; false when `edit` had nothing to change.
 /// No reboot is made: what cannot be changed without one is refused by the machine.
-pub async fn change(
+pub(crate) async fn change(
     client: &Client,
     comments: CommentMode,
     edit: impl Fn(&mut Config) -> bool,
-) -> Result<bool, Failure> {
+) -> Result<bool> {
     let end = Instant::now() + RETRY_MAX;
     loop {
         match try_change(client, comments, &edit).await {
             Ok(changed) => return Ok(changed),
-            Err(Problem::Here(failure)) => return Err(failure),
+            Err(Problem::Here(error)) => return Err(error),
             Err(Problem::There(status)) => {
                 let again = matches!(status.code(), Code::Unavailable | Code::Cancelled);
                 if !again || Instant::now() > end {
-                    return Err(Failure::new(format!(
-                        "error patching node config: {}",
-                        status_text(&status)
-                    )));
+                    return Err(Error::call("error patching node config", status));
                 }
                 sleep(RETRY_PAUSE).await;
             }
@@ -58,7 +54,7 @@ pub async fn change(
 }
 
 enum Problem {
-    Here(Failure),
+    Here(Error),
     There(Status),
 }
 
@@ -66,10 +62,10 @@ async fn try_change(
     client: &Client,
     comments: CommentMode,
     edit: &impl Fn(&mut Config) -> bool,
-) -> Result<bool, Problem> {
+) -> std::result::Result<bool, Problem> {
     let active = query("config", "MachineConfigs.config.talos.dev", "v1alpha1");
     let resource = client.get(&active).await.map_err(Problem::There)?;
-    let text = machineconfig::text_of(&resource).map_err(Problem::Here)?;
+    let text = text_of(&resource).map_err(Problem::Here)?;
     let edited = edited(&text, comments, edit).map_err(Problem::Here)?;
     let Some(data) = edited else { return Ok(false) };
     let request = ApplyConfigurationRequest {
@@ -82,52 +78,73 @@ async fn try_change(
 }
 
 /// The text after the edit; nothing when it changed nothing.
-fn edited(
-    text: &str,
-    comments: CommentMode,
-    edit: &impl Fn(&mut Config) -> bool,
-) -> Result<Option<String>, Failure> {
-    let mut documents = Documents::load(text.as_bytes()).context("read the configuration of the machine")?;
+fn edited(text: &str, comments: CommentMode, edit: &impl Fn(&mut Config) -> bool) -> Result<Option<String>> {
+    let mut documents = Documents::load(text.as_bytes()).doing("read the configuration of the machine")?;
     let root =
-        documents.root_mut().ok_or_else(|| Failure::new("the machine has no configuration to change"))?;
+        documents.root_mut().ok_or_else(|| Error::state("the machine has no configuration to change"))?;
     Ok(edit(root).then(|| documents.encode(comments)))
 }
 
+/// The machine configuration in a `MachineConfig` resource.
+pub fn text_of(resource: &ichor_wire::cosi::resource::Resource) -> Result<String> {
+    // The protobuf form has one field, the text; the YAML form has it as one string.
+    if let Some(text) = proto_text(proto_of(resource)) {
+        return Ok(text);
+    }
+    let yaml = yaml_of(resource);
+    let documents = ichor_yaml::parse(yaml).doing("read the configuration")?;
+    let text = documents.first().and_then(|document| document.root.as_str());
+    Ok(text.unwrap_or(yaml).to_owned())
+}
+
+fn proto_text(bytes: &[u8]) -> Option<String> {
+    /// `resource.config.MachineConfigSpec`.
+    #[derive(prost::Message)]
+    struct Spec {
+        #[prost(bytes = "vec", tag = "1")]
+        yaml_marshalled: Vec<u8>,
+    }
+    let spec = <Spec as prost::Message>::decode(bytes).ok()?;
+    if spec.yaml_marshalled.is_empty() {
+        return None;
+    }
+    String::from_utf8(spec.yaml_marshalled).ok()
+}
+
 /// A service of a machine, watched.
-pub struct ServiceWatch {
+pub(crate) struct ServiceWatch {
     watch: Watch,
     id: &'static str,
 }
 
 impl ServiceWatch {
     /// Begins to watch a service, which must be well or become so.
-    pub async fn begin(client: &Client, id: &'static str) -> Result<Self, Failure> {
+    pub(crate) async fn begin(client: &Client, id: &'static str) -> Result<Self> {
         let watched = query("runtime", "Services.v1alpha1.talos.dev", id);
         let watch = client.watch(&watched).await;
-        let mut watch = watch
-            .map_err(|status| Failure::new(format!("error watching service: {}", status_text(&status))))?;
+        let mut watch = watch.map_err(|status| Error::call("error watching service", status))?;
         // It may still be on its way back from what was done to it last.
         let well = timeout(WELL_MAX, async {
             loop {
                 let (event, service) = next(&mut watch).await?;
                 if event != EventType::Destroyed && is_well(&service) {
-                    return Ok::<_, Failure>(());
+                    return Ok::<_, Error>(());
                 }
             }
         });
-        well.await.map_err(|_| Failure::new(format!("{id} is not healthy")))??;
+        well.await.map_err(|_| Error::state(format!("{id} is not healthy")))??;
         Ok(Self { watch, id })
     }
 
     /// Waits until the service went away, at most `down`, and came back, at most `up`. True when it did;
     /// false when it never went away.
-    pub async fn restarted(mut self, down: Duration, up: Duration) -> Result<bool, Failure> {
+    pub(crate) async fn restarted(mut self, down: Duration, up: Duration) -> Result<bool> {
         let gone = timeout(down, async {
             loop {
                 let (event, spec) = next(&mut self.watch).await?;
                 // A restart may be so quick that only the state in between is seen.
                 if event == EventType::Destroyed || !is_well(&spec) {
-                    return Ok::<_, Failure>(());
+                    return Ok::<_, Error>(());
                 }
             }
         });
@@ -144,7 +161,7 @@ impl ServiceWatch {
             }
         });
         back.await.unwrap_or_else(|_| {
-            Err(Failure::new(format!("{} did not come back within {}s", self.id, up.as_secs())))
+            Err(Error::state(format!("{} did not come back within {}s", self.id, up.as_secs())))
         })
     }
 }
@@ -154,7 +171,7 @@ fn is_well(service: &Resource) -> bool {
 }
 
 /// The next change of a watched resource.
-pub async fn next(watch: &mut Watch) -> Result<(EventType, Resource), Failure> {
+pub(crate) async fn next(watch: &mut Watch) -> Result<(EventType, Resource)> {
     match watch.next().await {
         Ok(Some(event)) => {
             let resource = event.resource.as_ref().map(Resource::of);
@@ -162,7 +179,7 @@ pub async fn next(watch: &mut Watch) -> Result<(EventType, Resource), Failure> {
                 || Resource { id: String::new(), version: String::new(), spec: serde_json::Value::Null };
             Ok((event.event_type(), resource.unwrap_or_else(empty)))
         }
-        Ok(None) => Err(Failure::new("the machine ended the watch")),
-        Err(status) => Err(Failure::new(format!("the watch broke: {}", status_text(&status)))),
+        Ok(None) => Err(Error::state("the machine ended the watch")),
+        Err(status) => Err(Error::call("the watch broke", status)),
     }
 }

@@ -5,20 +5,22 @@ use ichor_config::{CommentMode, Documents};
 use ichor_provision::MachineKind;
 use ichor_types::MachineType;
 
-use crate::failure::{Context as _, Failure};
+use crate::error::{Doing as _, Error, Result};
 
-/// Makes the configuration of a machine of `kind`, reached at `loopback`, of the one of a control plane, or of a
-/// worker for a worker.
-pub fn inherit(source: &str, kind: MachineKind, loopback: &str) -> Result<Vec<u8>, Failure> {
-    let mut documents = Documents::load(source.as_bytes()).context("the configuration of a machine")?;
-    let root = documents.root_mut().ok_or_else(|| Failure::new("the machine has no whole configuration"))?;
+/// Makes the configuration of a machine of `kind`, whose certificates hold `names` too, from the one of a control plane, or
+/// of a worker for a worker.
+pub(super) fn inherit(source: &str, kind: MachineKind, names: &[String]) -> Result<Vec<u8>> {
+    let mut documents = Documents::load(source.as_bytes()).doing("the configuration of a machine")?;
+    let root = documents.root_mut().ok_or_else(|| Error::state("the machine has no whole configuration"))?;
     match kind {
         MachineKind::ControlPlane => control_plane(root),
         MachineKind::Worker => worker(root),
     }
     let add = |sans: &mut Vec<String>| {
-        if !sans.iter().any(|name| name == loopback) {
-            sans.push(loopback.to_owned());
+        for name in names {
+            if !sans.contains(name) {
+                sans.push(name.clone());
+            }
         }
     };
     if let Some(machine) = &mut root.machine {
@@ -74,7 +76,7 @@ fn worker(root: &mut Config) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machineconfig::{Generate, generate};
+    use crate::generate::{Generate, generate};
 
     #[test]
     fn machines_that_join_are_as_those_that_were_there_from_the_start() {
@@ -86,19 +88,20 @@ mod tests {
         };
         let secrets = ichor_config::generate::Secrets::generate(
             jiff::Timestamp::now(),
-            crate::machineconfig::contract("").unwrap(),
+            ichor_types::VersionContract::CURRENT,
         );
-        input.secrets = Some(secrets.unwrap().to_yaml().into_bytes());
+        input.secrets = Some(secrets.unwrap());
         let before = generate(&input).unwrap();
         input.additional_sans.push("127.5.0.9".to_owned());
         let wanted = generate(&input).unwrap();
+        let names = ["127.5.0.9".to_owned()];
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         for source in [&before.init, &before.controlplane] {
-            let own = inherit(&text(source), MachineKind::ControlPlane, "127.5.0.9").unwrap();
+            let own = inherit(&text(source), MachineKind::ControlPlane, &names).unwrap();
             assert_eq!(text(&own), text(&wanted.controlplane));
         }
         for source in [&before.controlplane, &before.worker] {
-            let own = inherit(&text(source), MachineKind::Worker, "127.5.0.9").unwrap();
+            let own = inherit(&text(source), MachineKind::Worker, &names).unwrap();
             assert_eq!(text(&own), text(&wanted.worker));
         }
     }

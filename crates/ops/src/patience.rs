@@ -1,22 +1,22 @@
-//! Questions that Kubernetes is asked until it is as it should be.
+//! Repeats a question to Kubernetes until the answer is the wanted one.
 
 use std::time::Duration;
 
-use ichor_kube::{Client, Error};
+use ichor_kube::{Client, Error as KubeError};
 use tokio::time::{Instant, sleep};
 
-use crate::failure::Failure;
+use crate::error::{Error, Result};
 use crate::fleet::Fleet;
 
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Asks until there is an answer that is no text of what is still missing; an API that is away for a moment is asked
+/// Asks until there is an answer that is not a text of what is still missing; an API that is away for a moment is asked
 /// again. Fails with the last text.
-pub async fn patiently<T>(
+pub(crate) async fn patiently<T>(
     fleet: &Fleet,
     limit: Duration,
-    ask: impl AsyncFn(&Client) -> Result<Result<T, String>, Error>,
-) -> Result<T, Failure> {
+    ask: impl AsyncFn(&Client) -> std::result::Result<std::result::Result<T, String>, KubeError>,
+) -> Result<T> {
     let end = Instant::now() + limit;
     loop {
         let last = match fleet.kubernetes.client().await {
@@ -31,7 +31,7 @@ pub async fn patiently<T>(
             Err(error) => error,
         };
         if Instant::now() > end {
-            return Err(Failure::new(last));
+            return Err(Error::state(last));
         }
         sleep(PAUSE).await;
     }

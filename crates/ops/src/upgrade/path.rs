@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::failure::Failure;
+use super::Obsolete;
+use crate::error::{Problem, Result};
 
 /// The minors that upgrades are known for.
 const MINORS: std::ops::RangeInclusive<u64> = 19..=35;
@@ -65,23 +66,18 @@ impl Path {
     /// The upgrade between two versions.
     ///
     /// # Errors
-    /// When one is no version, or it leaves out a minor.
-    pub fn new(from: &str, to: &str) -> Result<Self, Failure> {
-        let parse = |which: &str, text: &str| {
-            Version::parse(text).ok_or_else(|| {
-                Failure::new(format!("error creating upgrade path: {which} {text:?} is no version"))
-            })
+    /// When one is not a version, or the upgrade skips a minor.
+    pub fn new(from: &str, to: &str) -> Result<Self> {
+        let parse = |end: &'static str, text: &str| {
+            Version::parse(text).ok_or_else(|| Problem::BadVersion { end, text: text.to_owned() })
         };
-        let path = Self { from: parse("--from", from)?, to: parse("--to", to)? };
+        let path = Self { from: parse("from", from)?, to: parse("to", to)? };
         let (old, new) = (path.from.minor(), path.to.minor());
         let known = MINORS.contains(&old) && MINORS.contains(&new);
         let majors = path.from.numbers[0] == 1 && path.to.numbers[0] == 1;
         if !majors || !known || !(new == old || new == old + 1) {
-            return Err(Failure::new(format!(
-                "unsupported upgrade path {path} (from \"{}\" to \"{}\")",
-                path.from, path.to
-            ))
-            .hint("upgrade one minor version at a time"));
+            let (from, to) = (path.from.to_string(), path.to.to_string());
+            return Err(Problem::UnsupportedUpgrade { path: path.to_string(), from, to }.into());
         }
         Ok(path)
     }
@@ -101,7 +97,7 @@ impl fmt::Display for Path {
 }
 
 /// Whether a machine with this version of the system runs this version of Kubernetes.
-pub fn compatible(system: &str, kubernetes: &Version) -> Result<(), String> {
+pub fn compatible(system: &str, kubernetes: &Version) -> std::result::Result<(), String> {
     let numbers = Version::parse(system).map(|version| version.numbers);
     let Some([1, 12, _]) = numbers else {
         return Err(format!("what version {system} runs is not known here"));
@@ -125,28 +121,29 @@ pub struct Removed {
 }
 
 impl Removed {
-    /// What of it a command line uses, one line each.
-    pub fn used(&self, node: &str, component: &str, command: &[String]) -> Vec<String> {
+    /// What of it a command line uses.
+    pub fn used(&self, node: &str, component: &'static str, command: &[String]) -> Vec<Obsolete> {
         let flag = |name: &str| {
             command.iter().find(|word| {
                 let word = word.trim_start_matches('-');
                 word.split('=').next() == Some(name)
             })
         };
-        let mut found: Vec<String> = self
+        let mut found: Vec<Obsolete> = self
             .flags
             .iter()
             .filter(|(of, name)| *of == component && flag(name).is_some())
-            .map(|(_, name)| format!("{node}: {component}: flag --{name}"))
+            .map(|(_, flag)| Obsolete::Flag { node: node.to_owned(), component, flag })
             .collect();
         let gates = flag("feature-gates").and_then(|word| word.split_once('=')).map(|(_, gates)| gates);
         let used: Vec<&str> =
             gates.unwrap_or_default().split(',').filter_map(|gate| gate.split('=').next()).collect();
         found.extend(
-            self.gates
-                .iter()
-                .filter(|gate| used.contains(gate))
-                .map(|gate| format!("{node}: {component}: feature gate {gate}")),
+            self.gates.iter().filter(|gate| used.contains(gate)).map(|gate| Obsolete::FeatureGate {
+                node: node.to_owned(),
+                component,
+                gate,
+            }),
         );
         found
     }
@@ -265,10 +262,13 @@ mod tests {
     fn what_a_minor_removes_is_found_on_command_lines() {
         let removed = Path::new("1.34.0", "1.35.0").unwrap().removed().unwrap();
         let command = ["kubelet", "--pod-infra-container-image=pause", "--v=2"].map(str::to_owned);
-        assert_eq!(removed.used("a", "kubelet", &command), ["a: kubelet: flag --pod-infra-container-image"]);
+        let used = |component: &'static str, command: &[String]| -> Vec<String> {
+            removed.used("a", component, command).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(used("kubelet", &command), ["a: kubelet: flag --pod-infra-container-image"]);
         let command = ["--feature-gates=Other=true,SizeMemoryBackedVolumes=false"].map(str::to_owned);
         assert_eq!(
-            removed.used("a", "kube-apiserver", &command),
+            used("kube-apiserver", &command),
             ["a: kube-apiserver: feature gate SizeMemoryBackedVolumes"]
         );
         assert_eq!(Path::new("1.35.0", "1.35.1").unwrap().removed(), None);

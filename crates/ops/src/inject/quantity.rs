@@ -14,7 +14,7 @@ enum Form {
 }
 
 /// The canonical text of an amount, or nothing when it is none.
-pub fn canonical(text: &str) -> Option<String> {
+pub(super) fn canonical(text: &str) -> Option<String> {
     let negative = text.starts_with('-');
     let body = text.strip_prefix(['+', '-']).unwrap_or(text);
     let split = body.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(body.len());

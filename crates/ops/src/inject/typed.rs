@@ -14,15 +14,15 @@ const TYPES: &str = include_str!("types.txt");
 
 /// A value that its type has no room for.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Mismatch {
+pub(super) struct Mismatch {
     /// The field.
-    pub path: String,
+    pub(super) path: String,
     /// What belongs there.
-    pub wanted: &'static str,
+    pub(super) wanted: &'static str,
 }
 
 /// The value as one of `kind`.
-pub fn typed(kind: &str, node: &Node) -> Result<Node, Mismatch> {
+pub(super) fn typed(kind: &str, node: &Node) -> Result<Node, Mismatch> {
     value(kind, Some(node))
 }
 

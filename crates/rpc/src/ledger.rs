@@ -23,6 +23,10 @@ use crate::channel::Channel;
 const KINDS_MAX: usize = 64;
 /// After the first entry others may join it for this long.
 const GATHER: Duration = Duration::from_millis(500);
+/// Nodes told apart for one caller, method and outcome; calls to more are counted without their names.
+const TARGETS_MAX: usize = 8;
+/// Characters of a target.
+const TARGET_LEN_MAX: usize = 64;
 /// Characters of a reason.
 const REASON_MAX: usize = 96;
 /// Between two reports.
@@ -38,6 +42,7 @@ struct Kind {
     method: &'static str,
     code: i32,
     reason: String,
+    target: String,
 }
 
 /// Counts by caller, method and outcome, until they are told.
@@ -57,6 +62,7 @@ impl Ledger {
                 method: "",
                 code: Code::Unauthenticated as i32,
                 reason: reason.to_owned(),
+                target: String::new(),
             });
         }
     }
@@ -67,16 +73,35 @@ impl Ledger {
         // What stands in quotes is the caller's own text: an argument, and of any length.
         let reason =
             reason.split('"').next().unwrap_or_default().trim_end().chars().take(REASON_MAX).collect();
-        self.add(Kind { caller, method, code: code as i32, reason });
+        self.add(Kind { caller, method, code: code as i32, reason, target: String::new() });
+    }
+
+    /// A call for the node `target` that nobody else records, because it did not get there, or because `target` is not
+    /// a node of the cluster.
+    pub fn forward(&self, caller: &str, method: &'static str, code: Code, reason: &str, target: &str) {
+        self.add(Kind {
+            caller: Parts::lasting(caller).to_owned(),
+            method,
+            code: code as i32,
+            reason: reason.to_owned(),
+            target: target.chars().take(TARGET_LEN_MAX).collect(),
+        });
     }
 
     fn add(&self, mut kind: Kind) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kind.target.is_empty() && !counts.contains_key(&kind) {
+            let alike = counts.keys().filter(|known| known.differs_in_target(&kind)).count();
+            if alike >= TARGETS_MAX {
+                kind.target.clear();
+            }
+        }
         if counts.len() >= KINDS_MAX && !counts.contains_key(&kind) {
             // One more kind for every outcome: there are few of those.
             OTHERS.clone_into(&mut kind.caller);
             kind.method = "";
             kind.reason.clear();
+            kind.target.clear();
         }
         *counts.entry(kind).or_default() += 1;
         drop(counts);
@@ -91,6 +116,7 @@ impl Ledger {
             code: kind.code.unsigned_abs(),
             reason: kind.reason,
             count,
+            target: kind.target,
         };
         counts.into_iter().map(entry).collect()
     }
@@ -119,6 +145,14 @@ impl Ledger {
             }
             sleep(REST).await;
         }
+    }
+}
+
+impl Kind {
+    fn differs_in_target(&self, other: &Kind) -> bool {
+        (self.code, self.method) == (other.code, other.method)
+            && (&self.caller, &self.reason) == (&other.caller, &other.reason)
+            && !self.target.is_empty()
     }
 }
 
@@ -184,6 +218,24 @@ mod tests {
         ledger.call("7 10.0.0.9 aa me", "/a.B/C", Code::Internal, "invalid target \"secret\"");
         ledger.call("8 10.0.0.9 aa me", "/a.B/C", Code::Internal, "invalid target \"another\"");
         assert_eq!(shown(&ledger), [("- 10.0.0.9 aa me".to_owned(), "invalid target".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn targets_are_told_apart_up_to_a_few() {
+        let ledger = Ledger::default();
+        let denied = |target: &str| {
+            ledger.forward("7 10.0.0.9 aa me", "/a.B/C", Code::PermissionDenied, "no member", target);
+        };
+        for number in 0..5000 {
+            denied(&format!("made-up-{number}"));
+            denied("made-up-0");
+        }
+        let mut entries = ledger.take();
+        entries.sort_by_key(|entry| entry.count);
+        assert_eq!(entries.len(), TARGETS_MAX + 1);
+        let counts: Vec<(&str, u64)> =
+            entries.iter().rev().take(2).map(|entry| (entry.target.as_str(), entry.count)).collect();
+        assert_eq!(counts, [("made-up-0", 5001), ("", 5000 - TARGETS_MAX as u64)]);
     }
 
     #[test]

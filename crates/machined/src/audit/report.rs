@@ -33,7 +33,7 @@ impl Reports {
                 proxy: "",
                 roles: "",
                 method: &entry.method,
-                target: "",
+                target: &entry.target,
                 code: Code::from_i32(entry.code.cast_signed()),
                 reason: &entry.reason,
                 took: Duration::ZERO,

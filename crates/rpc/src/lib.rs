@@ -19,6 +19,7 @@ mod frame;
 pub mod fuzzing;
 pub mod http2;
 pub mod ledger;
+pub mod members;
 pub mod options;
 pub mod peer;
 pub mod proxy;

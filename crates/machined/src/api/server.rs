@@ -9,6 +9,8 @@ use tonic::Status;
 use ichor_cosi::{AccessFilter, AccessRequest, ReadOnly, State, StateService};
 use ichor_pki::{Role, RoleSet};
 use ichor_resource::TypedSpec;
+use ichor_resource::cluster::Member;
+use ichor_resource::k8s::Endpoint;
 use ichor_resource::network::{HostnameStatus, NodeAddress};
 use ichor_resource::secrets::{ApiCertificate, OSRootSecret, TrustdCertificate};
 use ichor_rpc::authorize::{Assign, Authorize};
@@ -116,6 +118,8 @@ pub const FOR_APID: &[Readable] = &[
     Readable { namespace: "secrets", type_name: type_name::<ApiCertificate>, id: Some("api") },
     Readable { namespace: "network", type_name: type_name::<NodeAddress>, id: None },
     Readable { namespace: "network", type_name: type_name::<HostnameStatus>, id: None },
+    Readable { namespace: "cluster", type_name: type_name::<Member>, id: None },
+    Readable { namespace: "controlplane", type_name: type_name::<Endpoint>, id: None },
 ];
 
 /// What trustd may read.

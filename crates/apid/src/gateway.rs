@@ -1,6 +1,7 @@
 //! The daemon: learn, listen, forward.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -9,10 +10,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::service::service_fn;
+use ichor_resource::cluster::Member;
+use ichor_resource::k8s::Endpoint;
 use ichor_resource::network::{HostnameStatus, NodeAddress};
 use ichor_resource::secrets::ApiCertificate;
 use ichor_resource::spec::TypedSpec;
-use ichor_rpc::follow::{Watched, follow};
+use ichor_rpc::follow::{Watched, follow, follow_all};
 use ichor_rpc::peer::PeerIdentity;
 use ichor_rpc::proxy::{Proxy, ProxyConnection};
 use ichor_rpc::server::{Limits, serve_tls_telling, serve_unix};
@@ -24,7 +27,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::facts::{Names, apply_certificates};
+use crate::facts::{Knowledge, apply_certificates};
 use crate::options::Options;
 
 /// How long the port may be taken by the maintenance service that is just ending.
@@ -142,14 +145,15 @@ fn has_no_ipv6(error: &io::Error) -> bool {
 
 /// Follows the gateway's resources; `ready` is told of the first certificate.
 async fn learn(runtime: Channel, tls: &ServerTls, proxy: &Arc<Proxy>, ready: Rc<Notify>) {
-    let names = RefCell::new(Names::default());
+    let knowledge = RefCell::new(Knowledge::default());
     let mut last = ApiCertificate::default();
     let certificates = follow(runtime.clone(), watched::<ApiCertificate>("api"), |spec| {
         // A new machined says the same again; connections between nodes need not suffer for it.
         let Some(fresh) = decode::<ApiCertificate>(&spec).filter(|fresh| *fresh != last) else { return };
         match apply_certificates(&fresh, tls, proxy) {
-            Ok(()) => {
+            Ok(own) => {
                 info!("certificates are in use");
+                update(proxy, &knowledge, |known| known.certificate = Some(own));
                 last = fresh;
                 ready.notify_one();
             }
@@ -157,18 +161,39 @@ async fn learn(runtime: Channel, tls: &ServerTls, proxy: &Arc<Proxy>, ready: Rc<
         }
     });
     let addresses = follow(runtime.clone(), watched::<NodeAddress>("current"), |spec| {
-        if let Some(fresh) = decode(&spec) {
-            names.borrow_mut().addresses = fresh;
-            proxy.set_facts(names.borrow().facts());
+        if let Some(fresh) = decode::<NodeAddress>(&spec) {
+            update(proxy, &knowledge, |known| known.addresses = fresh);
         }
     });
-    let host = follow(runtime, watched::<HostnameStatus>("hostname"), |spec| {
-        if let Some(fresh) = decode(&spec) {
-            names.borrow_mut().host = fresh;
-            proxy.set_facts(names.borrow().facts());
+    let host = follow(runtime.clone(), watched::<HostnameStatus>("hostname"), |spec| {
+        if let Some(fresh) = decode::<HostnameStatus>(&spec) {
+            update(proxy, &knowledge, |known| known.host = fresh);
         }
     });
-    tokio::join!(certificates, addresses, host);
+    let members = all::<Member>(runtime.clone(), |found| {
+        update(proxy, &knowledge, |known| known.members = found);
+    });
+    let endpoints = all::<Endpoint>(runtime, |found| {
+        update(proxy, &knowledge, |known| known.endpoints = found.into_values().collect());
+    });
+    tokio::join!(certificates, addresses, host, members, endpoints);
+}
+
+/// Changes what the gateway knows. Everything comes in on one thread, one after the other.
+fn update(proxy: &Proxy, knowledge: &RefCell<Knowledge>, change: impl FnOnce(&mut Knowledge)) {
+    let mut knowledge = knowledge.borrow_mut();
+    change(&mut knowledge);
+    proxy.set_facts(knowledge.facts());
+    proxy.set_members(knowledge.members());
+}
+
+/// Follows all resources of a type; one that cannot be read is left out.
+async fn all<T: TypedSpec>(runtime: Channel, changed: impl Fn(BTreeMap<String, T>)) {
+    let definition = T::definition();
+    follow_all(runtime, definition.default_namespace, definition.type_name, |specs| {
+        changed(specs.iter().filter_map(|(id, spec)| Some((id.clone(), decode(spec)?))).collect());
+    })
+    .await;
 }
 
 fn watched<T: TypedSpec>(id: &'static str) -> Watched {

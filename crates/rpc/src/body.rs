@@ -1,5 +1,6 @@
 //! Bodies on their way through: requests from a client or from ourselves, replies from upstream.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -15,6 +16,7 @@ use tonic::Status;
 use crate::frame::Gauge;
 use crate::http2::MESSAGE_MAX;
 use crate::proxy::ProxyConnection;
+use crate::proxy::quota::Taken;
 use crate::status;
 
 /// A reply from upstream. A connection that breaks under it ends it with status Unavailable, as the
@@ -48,18 +50,28 @@ impl UpstreamBody {
 
 /// One of the calls that run on a connection.
 #[derive(Debug)]
-pub(crate) struct Running(Arc<AtomicUsize>);
+pub(crate) struct Running {
+    count: Arc<AtomicUsize>,
+    _taken: Option<Box<Taken>>,
+}
 
 impl Running {
     pub(crate) fn begin(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Relaxed);
-        Self(count.clone())
+        Self { count: count.clone(), _taken: None }
+    }
+
+    /// Keeps what the call has taken of its caller's share.
+    pub(crate) fn keep(self, taken: Taken) -> Self {
+        let mut this = self;
+        this._taken = Some(Box::new(taken));
+        this
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
+        self.count.fetch_sub(1, Relaxed);
     }
 }
 
@@ -104,7 +116,9 @@ pub(crate) type Verdict = Arc<OnceLock<Status>>;
 pub(crate) enum RequestBody {
     /// A client's body, passed on as it comes.
     Passed { incoming: Incoming, gauge: Gauge, verdict: Verdict },
-    /// Messages that we send.
+    /// A message that goes to several nodes.
+    Once(Option<Bytes>),
+    /// Messages that go to several nodes as they come.
     Fed(mpsc::Receiver<Bytes>),
 }
 
@@ -123,6 +137,7 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         match self.get_mut() {
+            RequestBody::Once(message) => Poll::Ready(message.take().map(|data| Ok(Frame::data(data)))),
             RequestBody::Fed(messages) => {
                 messages.poll_recv(cx).map(|next| next.map(|data| Ok(Frame::data(data))))
             }
@@ -144,6 +159,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             RequestBody::Passed { incoming, .. } => incoming.is_end_stream(),
+            RequestBody::Once(message) => message.is_none(),
             RequestBody::Fed(_) => false,
         }
     }
@@ -151,7 +167,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             RequestBody::Passed { incoming, .. } => incoming.size_hint(),
-            RequestBody::Fed(_) => SizeHint::default(),
+            RequestBody::Once(_) | RequestBody::Fed(_) => SizeHint::default(),
         }
     }
 }
@@ -165,9 +181,15 @@ pub enum ReplyBody {
     /// The reply of one upstream.
     Upstream(UpstreamBody),
     /// One message and the trailers of success.
-    Merged(Option<Bytes>),
+    Merged(Merged),
     /// Messages of many upstreams, until all have ended.
     Streamed(Streamed),
+}
+
+/// One message in parts, as several nodes sent them.
+pub struct Merged {
+    pub(crate) parts: VecDeque<Bytes>,
+    pub(crate) _taken: Arc<Taken>,
 }
 
 /// Messages that arrive from tasks; the tasks end with the body.
@@ -192,8 +214,8 @@ impl Body for ReplyBody {
         match this {
             ReplyBody::Empty => Poll::Ready(None),
             ReplyBody::Upstream(body) => Pin::new(body).poll_frame(cx),
-            ReplyBody::Merged(message) => match message.take() {
-                Some(message) => Poll::Ready(Some(Ok(Frame::data(message)))),
+            ReplyBody::Merged(message) => match message.parts.pop_front() {
+                Some(part) => Poll::Ready(Some(Ok(Frame::data(part)))),
                 None => {
                     *this = ReplyBody::Empty;
                     Poll::Ready(Some(Ok(success())))

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::body::UpstreamBody;
-use crate::dial::{DialError, Dialer};
+use crate::dial::{DialError, Dialer, Dials};
 use crate::status;
 
 /// The wait after the first failure; each further one is 1.6 times as long.
@@ -97,7 +97,15 @@ where
     pub async fn connect(&self) -> Result<(), Status> {
         match self.current() {
             Some(_) => Ok(()),
-            None => self.dial().await.map(drop),
+            None => self.dial(None).await.map(drop),
+        }
+    }
+
+    /// The same; an attempt that has to be made takes one of the `dials` while it lasts.
+    pub(crate) async fn connect_within(&self, dials: &Dials) -> Result<(), Status> {
+        match self.current() {
+            Some(_) => Ok(()),
+            None => self.dial(Some(dials)).await.map(drop),
         }
     }
 
@@ -139,8 +147,7 @@ where
         loop {
             let mut sender = match self.current() {
                 Some(sender) => sender,
-                // Boxed: the state of a TLS handshake has no place in the future of every call.
-                None => Box::pin(self.dial()).await?,
+                None => self.dial(None).await?,
             };
             match sender.try_send_request(request).await {
                 Ok(response) => return Ok(response.map(UpstreamBody::new)),
@@ -189,7 +196,7 @@ where
         }
     }
 
-    async fn dial(&self) -> Result<SendRequest<B>, Status> {
+    async fn dial(&self, dials: Option<&Dials>) -> Result<SendRequest<B>, Status> {
         // One caller dials, the others wait for what it finds.
         let mut backoff = self.inner.dialing.lock().await;
         if let Some(sender) = self.current() {
@@ -200,8 +207,14 @@ where
         {
             return Err(status.clone());
         }
+        // Taken here, so that many who wait for one node hold one place between them. It is never closed.
+        let _place = match dials {
+            Some(dials) => dials.connects.acquire().await.ok(),
+            None => None,
+        };
         let began = Instant::now();
-        match self.inner.dialer.connect(self.inner.cut.clone()).await {
+        // Boxed: those who wait need no room for the state of a TLS handshake.
+        match Box::pin(self.inner.dialer.connect(self.inner.cut.clone(), dials)).await {
             Ok(sender) => {
                 *backoff = Backoff::default();
                 *self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender.clone());

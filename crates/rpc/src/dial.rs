@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http_body::Body;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +23,7 @@ use tonic::Status;
 use tracing::debug;
 
 use crate::http2::Hop;
+use crate::members::Members;
 use crate::tls::ClientTls;
 use crate::transport::{Gather, Transport};
 use crate::{http2, socket, status};
@@ -132,6 +135,15 @@ fn go_text(error: &io::Error) -> String {
     letters.next().map(|first| first.to_ascii_lowercase().to_string() + letters.as_str()).unwrap_or_default()
 }
 
+/// Connections that may be made at a time.
+#[derive(Debug)]
+pub(crate) struct Dials {
+    /// Places for connections that are being made.
+    pub(crate) connects: Semaphore,
+    /// Places for those of them that the peer has accepted. They cost far more memory, and as a rule less time.
+    pub(crate) handshakes: Semaphore,
+}
+
 /// How to reach a server. Cheap to clone.
 #[derive(Clone, Debug)]
 pub enum Dialer {
@@ -149,6 +161,7 @@ pub struct TlsDialer {
     endpoints: Vec<Endpoint>,
     tls: ClientTls,
     name: Option<String>,
+    members: Option<Arc<ArcSwap<Members>>>,
     hop: Hop,
     next: AtomicUsize,
 }
@@ -176,7 +189,14 @@ impl Dialer {
         name: Option<String>,
     ) -> Self {
         let endpoints = endpoints.into_iter().collect();
-        Dialer::Tls(Arc::new(TlsDialer { endpoints, tls, name, hop: Hop::Remote, next: AtomicUsize::new(0) }))
+        let next = AtomicUsize::new(0);
+        Dialer::Tls(Arc::new(TlsDialer { endpoints, tls, name, members: None, hop: Hop::Remote, next }))
+    }
+
+    /// Connects to one node of the cluster; the names of `members` are not asked of a name server.
+    pub(crate) fn node(endpoint: Endpoint, tls: ClientTls, members: Arc<ArcSwap<Members>>, hop: Hop) -> Self {
+        let (endpoints, next) = (vec![endpoint], AtomicUsize::new(0));
+        Dialer::Tls(Arc::new(TlsDialer { endpoints, tls, name: None, members: Some(members), hop, next }))
     }
 
     /// A connection of its own, for callers that speak something else than gRPC over HTTP/2. It ends when its
@@ -185,19 +205,7 @@ impl Dialer {
     /// # Errors
     /// When nobody answers, or not as expected.
     pub async fn open(&self) -> Result<SendRequest<tonic::body::Body>, DialError> {
-        self.connect(CancellationToken::new()).await
-    }
-
-    /// The same for the calls of a single client.
-    pub(crate) fn private(endpoint: Endpoint, tls: ClientTls) -> Self {
-        let endpoints = vec![endpoint];
-        Dialer::Tls(Arc::new(TlsDialer {
-            endpoints,
-            tls,
-            name: None,
-            hop: Hop::Private,
-            next: AtomicUsize::new(0),
-        }))
+        self.connect(CancellationToken::new(), None).await
     }
 
     /// Whether failures are cheap and local, so that trying again at once is right.
@@ -215,8 +223,12 @@ impl Dialer {
     }
 
     /// Connects and starts HTTP/2; the connection lives in a task of its own until it is closed, all
-    /// handles are gone, or `cut`.
-    pub(crate) async fn connect<B>(&self, cut: CancellationToken) -> Result<SendRequest<B>, DialError>
+    /// handles are gone, or `cut`. `dials` bounds how many are made at a time.
+    pub(crate) async fn connect<B>(
+        &self,
+        cut: CancellationToken,
+        dials: Option<&Dials>,
+    ) -> Result<SendRequest<B>, DialError>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -230,18 +242,23 @@ impl Dialer {
                 begin(stream, Hop::Local, cut).await
             }
             Dialer::Tcp(endpoint) => {
-                let attempt =
-                    async { begin(Transport::Tcp(connect_tcp(endpoint).await?), Hop::Remote, cut).await };
+                let attempt = async {
+                    begin(Transport::Tcp(connect_tcp(endpoint, &[]).await?), Hop::Remote, cut).await
+                };
                 let late = |_| DialError::Timeout { endpoint: Endpoint::clone(endpoint) };
                 timeout(CONNECT_TIMEOUT, attempt).await.map_err(late)?
             }
-            Dialer::Tls(tls) => tls.connect(cut).await,
+            Dialer::Tls(tls) => tls.connect(cut, dials).await,
         }
     }
 }
 
 impl TlsDialer {
-    async fn connect<B>(&self, cut: CancellationToken) -> Result<SendRequest<B>, DialError>
+    async fn connect<B>(
+        &self,
+        cut: CancellationToken,
+        dials: Option<&Dials>,
+    ) -> Result<SendRequest<B>, DialError>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -251,7 +268,14 @@ impl TlsDialer {
         for offset in 0..self.endpoints.len() {
             let endpoint = &self.endpoints[start.wrapping_add(offset) % self.endpoints.len()];
             let attempt = async {
-                let stream = connect_tcp(endpoint).await?;
+                let members = self.members.as_ref().map(|members| members.load_full());
+                let known = members.as_ref().map_or(&[][..], |members| members.addresses_of(&endpoint.host));
+                let stream = connect_tcp(endpoint, known).await?;
+                // Never closed.
+                let _place = match dials {
+                    Some(dials) => dials.handshakes.acquire().await.ok(),
+                    None => None,
+                };
                 let name = self.name.as_ref().unwrap_or(&endpoint.host);
                 let tls = connect_tls(endpoint, name, stream, &self.tls).await?;
                 begin(Transport::tls(tls), self.hop, cut.clone()).await
@@ -272,24 +296,42 @@ pub async fn stream(
     endpoint: &Endpoint,
     tls: &ClientTls,
 ) -> Result<(tokio_rustls::client::TlsStream<TcpStream>, IpAddr), DialError> {
-    let tcp = connect_tcp(endpoint).await?;
+    let tcp = connect_tcp(endpoint, &[]).await?;
     let peer = tcp.peer_addr().map_err(|source| DialError::Tcp { endpoint: endpoint.clone(), source })?.ip();
     Ok((connect_tls(endpoint, &endpoint.host, tcp, tls).await?, peer))
 }
 
-async fn connect_tcp(endpoint: &Endpoint) -> Result<TcpStream, DialError> {
-    let refused = |source| DialError::Tcp { endpoint: endpoint.clone(), source };
-    let stream = match endpoint.host.parse::<IpAddr>() {
-        Ok(address) => TcpStream::connect(SocketAddr::new(address, endpoint.port)).await.map_err(refused)?,
+/// Connects to `endpoint`. `known` are the addresses of its name, where those need not be looked up.
+async fn connect_tcp(endpoint: &Endpoint, known: &[IpAddr]) -> Result<TcpStream, DialError> {
+    let at = |address: &IpAddr| SocketAddr::new(*address, endpoint.port);
+    let found: Vec<SocketAddr> = match endpoint.host.parse::<IpAddr>() {
+        Ok(address) => vec![at(&address)],
+        Err(_) if !known.is_empty() => known.iter().map(at).collect(),
         Err(_) => {
             let lookup = lookup_host((endpoint.host.as_str(), endpoint.port)).await;
-            let found: Vec<SocketAddr> =
-                lookup.map_err(|source| DialError::Lookup { host: endpoint.host.clone(), source })?.collect();
-            TcpStream::connect(found.as_slice()).await.map_err(refused)?
+            lookup.map_err(|source| DialError::Lookup { host: endpoint.host.clone(), source })?.collect()
         }
     };
+    let stream = connect_any(&found).await.map_err(|source| match source.kind() {
+        io::ErrorKind::TimedOut => DialError::Timeout { endpoint: endpoint.clone() },
+        _ => DialError::Tcp { endpoint: endpoint.clone(), source },
+    })?;
     socket::tune(&stream);
     Ok(stream)
+}
+
+/// Connects to the first of `addresses` that accepts. One that does not answer leaves time for the next.
+async fn connect_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let mut last = io::ErrorKind::AddrNotAvailable.into();
+    let share = CONNECT_TIMEOUT / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+    for address in addresses {
+        match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(last)
 }
 
 async fn connect_tls(

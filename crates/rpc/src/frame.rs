@@ -2,13 +2,14 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use tonic::Status;
+
+use crate::proxy::quota::Taken;
 
 /// Flag and length.
 pub(crate) const HEADER: usize = 5;
@@ -93,7 +94,7 @@ pub(crate) struct Messages<B> {
     splitter: Splitter,
     trailers: Option<HeaderMap>,
     ended: bool,
-    spent: Option<Arc<AtomicUsize>>,
+    taken: Option<Arc<Taken>>,
 }
 
 impl<B> Messages<B>
@@ -102,12 +103,12 @@ where
     B::Error: std::fmt::Display,
 {
     pub(crate) fn new(body: B, limit: usize) -> Self {
-        Self { body, splitter: Splitter::new(limit), trailers: None, ended: false, spent: None }
+        Self { body, splitter: Splitter::new(limit), trailers: None, ended: false, taken: None }
     }
 
-    /// Counts what arrives together with other bodies; beyond the limit of one message all of them end.
-    pub(crate) fn count_in(&mut self, spent: Arc<AtomicUsize>) {
-        self.spent = Some(spent);
+    /// Counts what arrives together with the other replies of a call; beyond their limit all of them end.
+    pub(crate) fn count_in(&mut self, taken: Arc<Taken>) {
+        self.taken = Some(taken);
     }
 
     /// The next message; none at the end. A body that ends inside a message is an error.
@@ -142,12 +143,11 @@ where
     fn take(&mut self, frame: Frame<Bytes>) -> Result<(), Status> {
         match frame.into_data() {
             Ok(data) => {
-                if let Some(spent) = &self.spent {
-                    let all = spent.fetch_add(data.len(), Relaxed) + data.len();
-                    if all > self.splitter.limit {
-                        self.ended = true;
-                        return Err(too_large(all, self.splitter.limit));
-                    }
+                if let Some(taken) = &self.taken
+                    && let Err(refused) = taken.collect(data.len())
+                {
+                    self.ended = true;
+                    return Err(refused);
                 }
                 self.splitter.push(&data);
             }

@@ -20,8 +20,8 @@ const LOCAL_STREAM_WINDOW: u32 = 65_536;
 const PRIVATE_CONNECTION_WINDOW: u32 = 4_194_304;
 /// Streams a client may hold open at once on one connection: a thousand watches and room to call.
 pub const STREAMS_MAX: u32 = 4096;
-/// All headers of a request: eight hundred targets in `nodes` still fit.
-const HEADER_LIST_MAX: u32 = 64 * 1024;
+/// All headers of a request: as many targets in `nodes` as are allowed fit, also as the longest addresses.
+const HEADER_LIST_MAX: u32 = 96 * 1024;
 /// All headers of a reply: the text of an error may be a whole list of what is wrong with a configuration.
 const REPLY_HEADER_LIST_MAX: u32 = 1024 * 1024;
 /// A peer that does not answer a ping for this long, once a minute, is gone.

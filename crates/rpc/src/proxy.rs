@@ -1,7 +1,9 @@
 //! The gateway: calls pass through as raw frames, to the machine itself, to one node, or to many.
 
 mod fan;
+mod forward;
 pub(crate) mod merge;
+pub(crate) mod quota;
 mod upstreams;
 
 use std::convert::Infallible;
@@ -23,17 +25,20 @@ use tonic::Status;
 
 use crate::authorize;
 use crate::body::{ReplyBody, RequestBody, UpstreamBody, Verdict};
-use crate::caller;
+use crate::caller::{self, Parts};
 use crate::channel::{Begun, Channel};
 use crate::dial::{Dialer, Endpoint};
 use crate::ledger::Ledger;
+use crate::members::Members;
 use crate::peer::PeerIdentity;
 use crate::roles;
 use crate::route::{self, Facts, Route};
 use crate::status;
 use crate::tls::ClientTls;
 
-use upstreams::{Private, Upstreams};
+use forward::{Begun as Answered, Gate};
+use quota::{Quota, Share};
+use upstreams::{Private, Upstream, Upstreams};
 
 /// The port of the node API.
 pub const API_PORT: u16 = 50000;
@@ -51,6 +56,8 @@ pub struct Proxy {
     spare: Mutex<Vec<Channel<RequestBody>>>,
     port: u16,
     facts: ArcSwap<Facts>,
+    members: Arc<ArcSwap<Members>>,
+    quota: Quota,
     remote: ArcSwapOption<Upstreams>,
     pulse: AtomicUsize,
     ledger: Arc<Ledger>,
@@ -65,6 +72,8 @@ impl Proxy {
             spare: Mutex::default(),
             port,
             facts: ArcSwap::from_pointee(Facts::default()),
+            members: Arc::default(),
+            quota: Quota::default(),
             remote: ArcSwapOption::empty(),
             pulse: AtomicUsize::new(0),
             ledger: Arc::default(),
@@ -77,11 +86,16 @@ impl Proxy {
         self.facts.store(Arc::new(facts));
     }
 
+    /// Replaces the members of the cluster, whom callers of every role may reach.
+    pub fn set_members(&self, members: Members) {
+        self.members.store(Arc::new(members));
+    }
+
     /// Replaces the identity that calls are forwarded with; none stops forwarding.
     ///
     /// Connections made with the old one take no new calls and are closed once idle.
     pub fn set_identity(&self, identity: Option<ClientTls>) {
-        let fresh = identity.map(|tls| Arc::new(Upstreams::new(tls, self.port)));
+        let fresh = identity.map(|tls| Arc::new(Upstreams::new(tls, self.port, self.members.clone())));
         if let Some(old) = self.remote.swap(fresh) {
             old.retire();
         }
@@ -115,10 +129,13 @@ impl Proxy {
         self.clients.fetch_add(1, Relaxed);
         let spare = self.spare().pop();
         let machine = spare.unwrap_or_else(|| Channel::new(self.local.clone()));
+        let caller = caller::header_value(peer);
+        let share = self.quota.share(Parts::parse(caller_text(&caller)).credential);
         Arc::new(ProxyConnection {
             proxy: self.clone(),
             own: roles::header_values(&peer.roles),
-            caller: caller::header_value(peer),
+            caller,
+            share,
             impersonates: peer.roles.contains(Role::Impersonator),
             // On a Unix socket the roles are those of the metadata.
             is_local: peer.credentials.is_some() || peer.address.is_none(),
@@ -135,6 +152,7 @@ pub struct ProxyConnection {
     proxy: Arc<Proxy>,
     own: Vec<HeaderValue>,
     caller: HeaderValue,
+    share: Arc<Share>,
     impersonates: bool,
     is_local: bool,
     machine: Channel<RequestBody>,
@@ -197,13 +215,10 @@ impl ProxyConnection {
             Route::One(target) => {
                 Either::Right(Either::Left(boxed(async move { this.forward(target, request).await })))
             }
-            Route::Many(targets) => {
-                Either::Right(Either::Left(boxed(async move { this.fan_out(targets, request).await })))
-            }
+            Route::Many(targets) => Either::Right(Either::Left(boxed(fan::call(this, targets, request)))),
             Route::Refused(status) => {
                 let method = authorize::known(request.uri().path()).unwrap_or("unknown");
-                let caller = self.caller.to_str().unwrap_or_default();
-                self.proxy.ledger.call(caller, method, status.code(), status.message());
+                self.proxy.ledger.call(caller_text(&self.caller), method, status.code(), status.message());
                 Either::Right(Either::Right(ready(Ok(status::trailers_only(status)))))
             }
         }
@@ -232,29 +247,39 @@ impl ProxyConnection {
         remote.ok_or_else(|| Status::permission_denied("no request forwarding"))
     }
 
-    async fn forward(
-        &self,
-        target: String,
-        mut request: Request<Incoming>,
-    ) -> Result<Response<ReplyBody>, Status> {
-        let (upstream, running) = self.upstreams()?.get(&target, request.uri().path(), &self.private)?;
-        let from = proxied_from(request.uri());
-        strip(request.headers_mut(), from);
-        *request.uri_mut() = upstream.uri(request.uri())?;
-        let verdict = Verdict::default();
-        let request = request.map(|incoming| RequestBody::passed(incoming, verdict.clone()));
-        let answer = upstream.channel.send(request).await;
-        finish(answer, &verdict).map(|response| upstreams::hold(response, running))
+    /// Whom the caller of a call with these headers may reach.
+    fn gate(&self, headers: &HeaderMap) -> Gate {
+        Gate::new(headers, self.proxy.members.load_full())
     }
 
-    async fn fan_out(
+    async fn forward(
         &self,
-        targets: Vec<String>,
-        request: Request<Incoming>,
+        target: Arc<str>,
+        mut request: Request<Incoming>,
     ) -> Result<Response<ReplyBody>, Status> {
         let upstreams = self.upstreams()?;
-        fan::call(&upstreams, &self.private, targets, request).await
+        let taken = self.share.one()?;
+        let gate = self.gate(request.headers());
+        let (path, from) = (request.uri().path().to_owned(), proxied_from(request.uri()));
+        strip(request.headers_mut(), from);
+        let verdict = Verdict::default();
+        let make = |upstream: &Upstream| {
+            *request.uri_mut() = upstream.uri(request.uri())?;
+            Ok(request.map(|incoming| RequestBody::passed(incoming, verdict.clone())))
+        };
+        let answer = self.send_to(&upstreams, &gate, &target, &path, make).await;
+        match answer {
+            Ok(Answered { response, running, .. }) => {
+                finish(Ok(response), &verdict).map(|response| upstreams::hold(response, running.keep(taken)))
+            }
+            Err(failed) => finish(Err(failed), &verdict),
+        }
     }
+}
+
+/// Who calls, as text.
+fn caller_text(value: &HeaderValue) -> &str {
+    value.to_str().unwrap_or_default()
 }
 
 impl Drop for ProxyConnection {

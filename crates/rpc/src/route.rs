@@ -1,14 +1,20 @@
 //! Where a call goes: a pure decision over its path, its metadata and what the node knows of itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::Status;
+
+use crate::members::canonical;
 
 pub(crate) const NODE: HeaderName = HeaderName::from_static("node");
 pub(crate) const NODES: HeaderName = HeaderName::from_static("nodes");
 pub(crate) const PROXY_FROM: HeaderName = HeaderName::from_static("proxyfrom");
+
+/// Nodes that one call may go to: twice what the largest clusters have.
+pub const TARGETS_MAX: usize = 1024;
 
 /// Methods whose replies are streams; all others reply once.
 const STREAMED: &[&str] = &[
@@ -65,9 +71,9 @@ pub enum Route {
     /// To the machine itself.
     Local,
     /// To one other node, or to this one by its address.
-    One(String),
-    /// To each of these.
-    Many(Vec<String>),
+    One(Arc<str>),
+    /// To each of these, none of which is there twice.
+    Many(Vec<Arc<str>>),
     /// Nowhere.
     Refused(Status),
 }
@@ -77,12 +83,17 @@ pub fn route(path: &str, headers: &HeaderMap, forwards: bool, facts: &Facts) -> 
     if headers.contains_key(PROXY_FROM) {
         return Route::Local;
     }
-    let mut node = match values(headers, &NODE).as_slice() {
-        [] => None,
-        [one] => Some(one.clone()),
-        _ => return Route::Refused(Status::invalid_argument("node metadata must be single-valued")),
+    let mut single = headers.get_all(NODE).iter();
+    let mut node = match (single.next(), single.next()) {
+        (first, None) => first.map(text),
+        (_, Some(_)) => {
+            return Route::Refused(Status::invalid_argument("node metadata must be single-valued"));
+        }
     };
-    let mut nodes = Some(values(headers, &NODES)).filter(|found| !found.is_empty());
+    let mut nodes = match distinct(headers) {
+        Ok(found) => Some(found).filter(|found| !found.is_empty()),
+        Err(refused) => return Route::Refused(refused),
+    };
     if !forwards {
         node = node.filter(|target| !facts.is_self(target));
         nodes = nodes.filter(|targets| !matches!(targets.as_slice(), [one] if facts.is_self(one)));
@@ -107,9 +118,26 @@ fn invalid(target: &str) -> Status {
     Status::internal(format!("invalid target {target:?}"))
 }
 
-fn values(headers: &HeaderMap, key: &HeaderName) -> Vec<String> {
+/// The targets in `nodes`, each once, in their order.
+fn distinct(headers: &HeaderMap) -> Result<Vec<Arc<str>>, Status> {
+    // The same bytes first: that costs nothing, however often they are repeated.
+    let mut seen = HashSet::new();
+    let all = headers.get_all(NODES);
+    let values = all.iter().filter(|value| seen.insert(value.as_bytes()));
+    let mut known = HashSet::new();
+    let found: Vec<Arc<str>> = values.map(text).filter(|target| known.insert(canonical(target))).collect();
+    if found.len() > TARGETS_MAX {
+        return Err(Status::invalid_argument(format!(
+            "{} nodes in one call, {TARGETS_MAX} at most; split it into several calls",
+            found.len()
+        )));
+    }
+    Ok(found)
+}
+
+fn text(value: &HeaderValue) -> Arc<str> {
     // Bytes that are no text make a name that nothing matches, and the refusal shows it.
-    headers.get_all(key).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+    String::from_utf8_lossy(value.as_bytes()).into()
 }
 
 /// An address or a name, without a port.
@@ -195,6 +223,31 @@ mod tests {
             &[("node", "c"), ("nodes", "a"), ("nodes", "b")],
             expect![[r#"Many(["a", "b"])"#]],
         );
+    }
+
+    #[test]
+    fn repeated_targets_are_called_once() {
+        let nodes = [("nodes", "b"), ("nodes", "a"), ("nodes", "b"), ("nodes", "a")];
+        check(VERSION, true, &nodes, expect![[r#"Many(["b", "a"])"#]]);
+        check(VERSION, false, &[("nodes", "10.5.0.2"), ("nodes", "10.5.0.2")], expect!["Local"]);
+        let spelled =
+            [("nodes", "Node-1"), ("nodes", "node-1."), ("nodes", "fd00::3"), ("nodes", "fd00:0::3")];
+        check(VERSION, true, &spelled, expect![[r#"Many(["Node-1", "fd00::3"])"#]]);
+    }
+
+    #[test]
+    fn the_number_of_targets_is_bounded() {
+        let call = |count: usize| {
+            let mut map = HeaderMap::new();
+            // Every target twice: repeated ones do not count.
+            for number in (0..count).chain(0..count) {
+                map.append("nodes", HeaderValue::from_str(&format!("n{number}")).unwrap());
+            }
+            route(VERSION, &map, true, &facts())
+        };
+        assert!(matches!(call(TARGETS_MAX), Route::Many(targets) if targets.len() == TARGETS_MAX));
+        let refused = "InvalidArgument: 1025 nodes in one call, 1024 at most; split it into several calls";
+        assert_eq!(show(call(TARGETS_MAX + 1)), refused);
     }
 
     #[test]

@@ -6,8 +6,11 @@ mod bad_input;
 mod identity;
 mod load;
 mod many;
+mod members;
+mod memory;
 mod restart;
 mod support;
+mod targets;
 
 use ichor_wire::machine as api;
 use support::{Cluster, with};

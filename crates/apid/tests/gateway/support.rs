@@ -17,6 +17,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use ichor_apid::Options;
 use ichor_pki::{Authority, KeyAlgorithm, KeyPair, Leaf};
+use ichor_resource::cluster::Member;
 use ichor_resource::network::{HostnameStatus, NodeAddress};
 use ichor_resource::secrets::ApiCertificate;
 use ichor_resource::spec::{Spec, TypedSpec};
@@ -38,6 +39,9 @@ use tonic::Status;
 
 /// No wait of a test is longer.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The first nodes of every cluster are known as its members, whether they are there or not.
+pub const MEMBERS: u8 = 8;
 
 pub type Client = MachineServiceClient<Channel>;
 
@@ -87,6 +91,17 @@ impl Cluster {
         Node::start(self, number, false)
     }
 
+    /// A control plane node whose gateway is a process of its own.
+    pub fn node_apart(&self, number: u8) -> (Node, u32) {
+        let mut pid = 0;
+        let node = Node::start_with(self, number, true, |options| {
+            let process = Process::spawn(&options);
+            pid = process.0.id();
+            Gateway::Process { _process: process }
+        });
+        (node, pid)
+    }
+
     /// A client certificate with these roles.
     pub fn certificate(&self, roles: &[&str]) -> KeyPair {
         self.authority.issue(&Leaf::client("", roles.iter().copied()), now()).expect("certificate")
@@ -110,7 +125,8 @@ impl Cluster {
 
     pub fn certificates(&self, number: u8, forwards: bool) -> ApiCertificate {
         let pair = |pair: KeyPair| PemCertificateAndKey { crt: pair.crt.into(), key: pair.key.into() };
-        let server = Leaf::server("node").with_names(["node"], [self.address(number)]);
+        let names = ["node".to_owned(), format!("host-{number}")];
+        let server = Leaf::server("node").with_names(names, [self.address(number)]);
         let client = Leaf::client("node", ["os:impersonator"]);
         ApiCertificate {
             accepted_cas: vec![PemCertificate { crt: self.authority.crt_pem().to_owned().into() }],
@@ -136,11 +152,30 @@ pub struct Node {
     pub told: Told,
     pub socket: PathBuf,
     _runtime: Thread,
-    _gateway: Thread,
+    _gateway: Gateway,
+}
+
+/// Where the gateway of a node runs.
+enum Gateway {
+    Thread { _thread: Thread },
+    Process { _process: Process },
 }
 
 impl Node {
     fn start(cluster: &Cluster, number: u8, forwards: bool) -> Self {
+        Self::start_with(cluster, number, forwards, |options| Gateway::Thread {
+            _thread: Thread::spawn(move |stop| async move {
+                ichor_apid::run(options, stop).await.expect("gateway");
+            }),
+        })
+    }
+
+    fn start_with(
+        cluster: &Cluster,
+        number: u8,
+        forwards: bool,
+        run: impl FnOnce(Options) -> Gateway,
+    ) -> Self {
         let dir = cluster.dir.path().join(number.to_string());
         std::fs::create_dir(&dir).expect("directory");
         let address = cluster.address(number);
@@ -148,6 +183,10 @@ impl Node {
         specs.set("api", &cluster.certificates(number, forwards));
         let prefix = ipnet::IpNet::new(address, 32).expect("prefix").into();
         specs.set("current", &NodeAddress { addresses: vec![prefix], ..NodeAddress::default() });
+        specs.set_members((1..=MEMBERS).map(|number| {
+            let (name, address) = (format!("host-{number}"), cluster.address(number));
+            (name.clone(), Member { hostname: name, addresses: vec![address.into()], ..Member::default() })
+        }));
         let host = HostnameStatus { hostname: format!("host-{number}"), domainname: "example".to_owned() };
         specs.set("hostname", &host);
         let told = Told::default();
@@ -162,9 +201,7 @@ impl Node {
             peer_port: cluster.port,
         };
         let socket = options.socket.clone();
-        let gateway = Thread::spawn(move |stop| async move {
-            ichor_apid::run(options, stop).await.expect("gateway");
-        });
+        let gateway = run(options);
         // Both listeners exist once the second one does.
         wait_for("the gateway", || socket.exists());
         Node { machine, specs, told, socket, _runtime: runtime, _gateway: gateway }
@@ -216,15 +253,76 @@ impl Drop for Thread {
     }
 }
 
+/// Where the arguments of [`Process`] are for its child.
+const PROCESS_ARGS: &str = "ICHOR_TEST_GATEWAY";
+
+/// A gateway in a process of its own, ended when dropped: this test program, started again.
+pub struct Process(std::process::Child);
+
+impl Process {
+    fn spawn(options: &Options) -> Self {
+        let path = |path: &Path| path.display().to_string();
+        let args = [
+            format!("--listen={}", options.listen),
+            format!("--socket={}", path(&options.socket)),
+            format!("--machine={}", path(&options.machine)),
+            format!("--runtime={}", path(&options.runtime)),
+            format!("--peer-port={}", options.peer_port),
+        ];
+        let mut command = std::process::Command::new(std::env::current_exe().expect("program"));
+        command.args(["--exact", "support::gateway_process", "--include-ignored", "--nocapture"]);
+        command.env(PROCESS_ARGS, args.join(" ")).stdin(std::process::Stdio::piped());
+        Self(command.stdout(std::process::Stdio::null()).spawn().expect("process"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The child of [`Process`]; nothing when it is run as a test.
+#[test]
+#[ignore = "started by other tests"]
+fn gateway_process() {
+    let Ok(args) = std::env::var(PROCESS_ARGS) else { return };
+    let args: Vec<String> = args.split(' ').map(str::to_owned).collect();
+    let options = Options::parse(&args).expect("options");
+    // It must not outlive whoever started it.
+    std::thread::spawn(|| {
+        let _ = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
+        std::process::exit(1);
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+    runtime.block_on(ichor_apid::run(options, CancellationToken::new())).expect("gateway");
+}
+
 /// The resources a gateway is shown, by id.
 #[derive(Default)]
-pub struct Specs(Mutex<HashMap<&'static str, watch::Sender<Option<Bytes>>>>);
+pub struct Specs(
+    Mutex<HashMap<&'static str, watch::Sender<Option<Bytes>>>>,
+    watch::Sender<Vec<cosi::Resource>>,
+);
 
 impl Specs {
     pub fn set<T: TypedSpec>(&self, id: &'static str, spec: &T) {
         let mut bytes = Vec::new();
         Spec::encode_proto(spec, &mut bytes);
         self.sender(id).send_replace(Some(bytes.into()));
+    }
+
+    /// Shows these members of the cluster, beside those of before.
+    pub fn set_members(&self, members: impl IntoIterator<Item = (String, Member)>) {
+        let resource = |(id, member): (String, Member)| {
+            let mut bytes = Vec::new();
+            Spec::encode_proto(&member, &mut bytes);
+            let metadata = Some(cosi::Metadata { id, ..cosi::Metadata::default() });
+            let spec = Some(cosi::Spec { proto_spec: bytes.into(), yaml_spec: String::new() });
+            cosi::Resource { metadata, spec }
+        };
+        self.1.send_replace(members.into_iter().map(resource).collect());
     }
 
     fn sender(&self, id: &str) -> watch::Sender<Option<Bytes>> {
@@ -256,7 +354,22 @@ impl cosi::state_server::State for StateOf {
     type WatchStream = Events<cosi::WatchResponse>;
 
     async fn watch(&self, request: tonic::Request<cosi::WatchRequest>) -> Reply<Self::WatchStream> {
-        let id = request.into_inner().id.expect("a watch of one resource");
+        let request = request.into_inner();
+        let begun = futures_util::stream::iter([Ok(cosi::WatchResponse::default())]);
+        let Some(id) = request.id else {
+            assert!(request.options.expect("options").bootstrap_contents);
+            let shown = request.r#type == Member::definition().type_name;
+            let members = tokio_stream::wrappers::WatchStream::new(self.0.1.subscribe());
+            let events = members.map(move |members| {
+                let members = members.into_iter().filter(|_| shown);
+                let created = |resource| cosi::Event { resource: Some(resource), ..cosi::Event::default() };
+                let mut event: Vec<_> = members.map(created).collect();
+                event.push(cosi::Event::default());
+                event.last_mut().unwrap().set_event_type(cosi::EventType::Bootstrapped);
+                Ok(cosi::WatchResponse { event })
+            });
+            return Ok(tonic::Response::new(Box::pin(begun.chain(events))));
+        };
         let specs = tokio_stream::wrappers::WatchStream::new(self.0.sender(&id).subscribe());
         let events = specs.map(|spec| {
             let spec = cosi::Spec { proto_spec: spec.unwrap_or_default(), yaml_spec: String::new() };
@@ -264,7 +377,6 @@ impl cosi::state_server::State for StateOf {
             let event = cosi::Event { resource: Some(resource), ..cosi::Event::default() };
             Ok(cosi::WatchResponse { event: vec![event] })
         });
-        let begun = futures_util::stream::iter([Ok(cosi::WatchResponse::default())]);
         Ok(tonic::Response::new(Box::pin(begun.chain(events))))
     }
 
@@ -368,7 +480,7 @@ impl Machine {
     }
 }
 
-type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Counts an open stream.
 struct Open(Arc<AtomicUsize>);
@@ -377,6 +489,11 @@ impl Drop for Open {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// Answers as the machine `name` does.
+pub async fn answer_as(request: Request<Incoming>, name: &str) -> Result<Response<Body>, Infallible> {
+    answer(request, name.into(), Arc::default(), Arc::default()).await
 }
 
 async fn answer(

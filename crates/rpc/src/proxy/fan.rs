@@ -1,87 +1,139 @@
-//! One call, many nodes: every request message goes to all, replies are merged or interleaved.
+//! One call, many nodes: the request goes to all, replies are merged or interleaved.
+//!
+//! What the calls to the nodes have in common is made once and shared. For every node there is a task, which makes its
+//! request when the connection is there and keeps nothing of it.
 
+use std::collections::VecDeque;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use bytes::Bytes;
-use http::{HeaderValue, Request, Response, header};
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Status};
 
-use super::upstreams::{Private, Upstream, Upstreams};
-use super::{deadline, merge, proxied_from, strip};
-use crate::body::{ReplyBody, RequestBody, Running, Streamed, UpstreamBody};
-use crate::frame::{Message, Messages, too_large};
+use super::forward::{Begun, Gate};
+use super::quota::Taken;
+use super::upstreams::{Upstream, Upstreams};
+use super::{ProxyConnection, deadline, merge, proxied_from};
+use crate::authorize;
+use crate::body::{Merged, ReplyBody, RequestBody, Running, Streamed, UpstreamBody};
+use crate::frame::{HEADER, Message, Messages, too_large};
 use crate::http2::MESSAGE_MAX;
-use crate::route::is_streamed;
+use crate::route::{self, is_streamed};
 use crate::status;
 
 /// Request messages that may wait for one slow node before the client has to wait too.
 const REQUEST_QUEUE: usize = 4;
 /// Replies that may wait for a slow client before the nodes have to wait too.
 const REPLY_QUEUE: usize = 16;
+/// Metadata of a call to several nodes, without its targets: each of them is sent all of it.
+const METADATA_MAX: usize = 16 * 1024;
+/// A call to more nodes than this closes the connections that it made: a connection costs as much memory as many
+/// calls.
+const KEPT_MAX: usize = 64;
+/// Nodes that are called at a time when each replies once; the others follow as replies arrive.
+const AT_ONCE_MAX: usize = 256;
+/// Methods that take more than one message.
+const UPLOADS: [&str; 1] = ["/machine.MachineService/EtcdRecover"];
 
 /// Answers a call to many nodes.
 pub(super) async fn call(
-    upstreams: &Arc<Upstreams>,
-    private: &Private,
-    targets: Vec<String>,
+    client: Arc<ProxyConnection>,
+    targets: Vec<Arc<str>>,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Status> {
-    let path = request.uri().path().to_owned();
+    let upstreams = client.upstreams()?;
+    let taken = Arc::new(client.share.several(targets.len())?);
     let deadline = deadline(request.headers()).map(|left| Instant::now() + left);
+    let gate = client.gate(request.headers());
     let (head, incoming) = request.into_parts();
-    let mut feeds = Vec::with_capacity(targets.len());
-    let mut calls = Vec::with_capacity(targets.len());
-    let spent = Arc::<AtomicUsize>::default();
-    for target in targets {
-        let (feed, fed) = mpsc::channel(REQUEST_QUEUE);
-        feeds.push(feed);
-        let (upstream, running) = upstreams.get(&target, &path, private)?;
-        let mut headers = head.headers.clone();
-        strip(&mut headers, proxied_from(&head.uri));
-        // Replies are opened to be named; nodes must not compress them.
-        headers.remove("grpc-accept-encoding");
-        headers.remove(header::CONTENT_LENGTH);
-        let mut request = Request::new(RequestBody::Fed(fed));
-        *request.method_mut() = head.method.clone();
-        *request.uri_mut() = upstream.uri(&head.uri)?;
-        *request.headers_mut() = headers;
-        calls.push(Call {
-            target: target.into(),
-            upstream,
-            running,
-            request,
-            deadline,
-            spent: spent.clone(),
-        });
+    let headers = metadata(&head.headers, proxied_from(&head.uri))?;
+    let (method, uri) = (head.method, head.uri);
+    // The targets in there are many times as large as what is left.
+    drop(head.headers);
+    let keeps = targets.len() <= KEPT_MAX;
+    let common = Arc::new(Common { client, upstreams, gate, method, uri, headers, deadline, taken, keeps });
+    let path = common.uri.path();
+    let mut messages = Messages::new(incoming, MESSAGE_MAX);
+    if authorize::known(path).is_none() || UPLOADS.contains(&path) {
+        let (feeds, fed): (Vec<_>, Vec<_>) = targets
+            .iter()
+            .map(|_| mpsc::channel(REQUEST_QUEUE))
+            .map(|(feed, fed)| (feed, RequestBody::Fed(fed)))
+            .unzip();
+        let calls = targets.into_iter().zip(fed);
+        let feeding = feed_all(feeds, messages);
+        return match is_streamed(path) {
+            true => Ok(stream(&common, calls, Some(feeding))),
+            // All have to take the messages as they come.
+            false => merge_all(&common, calls, usize::MAX, feeding).await,
+        };
     }
-    if is_streamed(&path) {
-        Ok(stream(calls, feeds, incoming))
-    } else {
-        merge_all(calls, feeds, incoming).await
+    let message = within(deadline, pin!(messages.next())).await?.map(|message| message.encode());
+    let calls = targets.into_iter().map(|target| (target, RequestBody::Once(message.clone())));
+    match is_streamed(path) {
+        true => Ok(stream(&common, calls, None::<std::future::Ready<Status>>)),
+        // The rest of the request is not waited for, and does not end the call.
+        false => merge_all(&common, calls, AT_ONCE_MAX, std::future::pending()).await,
     }
 }
 
-/// A call to one of the nodes.
-struct Call {
-    target: Arc<str>,
-    upstream: Upstream,
-    running: Running,
-    request: Request<RequestBody>,
+/// The metadata that every node is sent, in a map of its own: that of the client has room for all its targets.
+fn metadata(all: &HeaderMap, from: HeaderValue) -> Result<HeaderMap, Status> {
+    // Replies are opened to be named; nodes must not compress them.
+    const ACCEPT: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+    let left_out = [route::NODE, route::NODES, route::PROXY_FROM, ACCEPT, header::CONTENT_LENGTH];
+    let mut headers = HeaderMap::new();
+    let mut size = 0;
+    for (key, value) in all.iter().filter(|(key, _)| !left_out.contains(key)) {
+        size += key.as_str().len() + value.len();
+        if size > METADATA_MAX {
+            return Err(Status::invalid_argument(format!(
+                "metadata of a call to several nodes exceeds {METADATA_MAX} bytes"
+            )));
+        }
+        headers.append(key, value.clone());
+    }
+    headers.insert(route::PROXY_FROM, from);
+    Ok(headers)
+}
+
+/// What the calls to all nodes have in common.
+struct Common {
+    client: Arc<ProxyConnection>,
+    upstreams: Arc<Upstreams>,
+    gate: Gate,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
     deadline: Option<Instant>,
-    /// Bytes that the replies of all nodes have taken so far.
-    spent: Arc<AtomicUsize>,
+    taken: Arc<Taken>,
+    /// Connections that are made for this call stay for the next one.
+    keeps: bool,
 }
 
-impl Call {
-    /// The messages of the reply, once it has begun.
-    async fn begin(request: Request<RequestBody>, upstream: &Upstream) -> Result<Reply, Status> {
-        let response = upstream.channel.send(request).await?;
+impl Common {
+    fn request(&self, upstream: &Upstream, body: RequestBody) -> Result<Request<RequestBody>, Status> {
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = upstream.uri(&self.uri)?;
+        request.headers_mut().clone_from(&self.headers);
+        Ok(request)
+    }
+
+    /// The reply of one node, once it has begun.
+    async fn begin(self: &Arc<Self>, target: &Arc<str>, body: RequestBody) -> Result<Reply, Status> {
+        let make = |upstream: &Upstream| self.request(upstream, body);
+        let sent = self.client.send_to(&self.upstreams, &self.gate, target, self.uri.path(), make).await?;
+        let Begun { response, running, is_new, key } = sent;
         let (head, body) = response.into_parts();
+        let messages = Messages::new(body, MESSAGE_MAX);
+        let release = (is_new && !self.keeps).then(|| (self.upstreams.clone(), key));
+        let reply = Reply { messages: Some(messages), running: Some(running), release };
         if let Some(status) = status::from_headers(&head.headers)
             && status.code() != Code::Ok
         {
@@ -90,22 +142,27 @@ impl Call {
         if !head.status.is_success() {
             return Err(status::from_http(head.status));
         }
-        Ok(Reply(Messages::new(body, MESSAGE_MAX)))
+        Ok(reply)
     }
 }
 
 /// The reply of one node.
-struct Reply(Messages<UpstreamBody>);
+struct Reply {
+    messages: Option<Messages<UpstreamBody>>,
+    running: Option<Running>,
+    release: Option<(Arc<Upstreams>, Arc<str>)>,
+}
 
 impl Reply {
     /// The next message; none after a good end, the status after a bad one.
     async fn next(&mut self) -> Result<Option<Bytes>, Status> {
-        match self.0.next().await? {
+        let Some(messages) = &mut self.messages else { return Ok(None) };
+        match messages.next().await? {
             Some(Message { compressed: true, .. }) => {
                 Err(Status::internal("grpc: compressed reply cannot be merged"))
             }
             Some(Message { payload, .. }) => Ok(Some(payload)),
-            None => match self.0.trailers().and_then(status::from_headers) {
+            None => match messages.trailers().and_then(status::from_headers) {
                 Some(status) if status.code() != Code::Ok => Err(status),
                 _ => Ok(None),
             },
@@ -113,9 +170,20 @@ impl Reply {
     }
 }
 
-async fn within<T>(
+impl Drop for Reply {
+    fn drop(&mut self) {
+        // Only a connection without calls is released.
+        (self.messages, self.running) = (None, None);
+        if let Some((upstreams, key)) = &self.release {
+            upstreams.release(key);
+        }
+    }
+}
+
+/// Bounds `work`, which stays where it is: moved here, it would take its room twice.
+async fn within<T, W: Future<Output = Result<T, Status>>>(
     deadline: Option<Instant>,
-    work: impl Future<Output = Result<T, Status>>,
+    work: Pin<&mut W>,
 ) -> Result<T, Status> {
     match deadline {
         None => work.await,
@@ -125,100 +193,125 @@ async fn within<T>(
     }
 }
 
-/// Copies the client's messages to all nodes; a node that has ended its call is skipped.
-async fn feed_all(mut feeds: Vec<mpsc::Sender<Bytes>>, incoming: Incoming) -> Result<(), Status> {
-    let mut messages = Messages::new(incoming, MESSAGE_MAX);
-    while let Some(message) = messages.next().await? {
-        let wire = message.encode();
-        for feed in &feeds {
-            // Fails when that node's call is over, which its reply tells.
-            let _ = feed.send(wire.clone()).await;
+/// Copies the client's messages to all nodes; a node that has ended its call is skipped. Ends only when the request
+/// breaks off.
+async fn feed_all(mut feeds: Vec<mpsc::Sender<Bytes>>, mut messages: Messages<Incoming>) -> Status {
+    loop {
+        match messages.next().await {
+            Ok(Some(message)) => {
+                let wire = message.encode();
+                for feed in &feeds {
+                    // Fails when that node's call is over, which its reply tells.
+                    let _ = feed.send(wire.clone()).await;
+                }
+                feeds.retain(|feed| !feed.is_closed());
+            }
+            Ok(None) => {
+                drop(feeds);
+                return std::future::pending().await;
+            }
+            Err(broken) => return broken,
         }
-        feeds.retain(|feed| !feed.is_closed());
     }
-    Ok(())
 }
 
-/// Waits for one reply of each node and joins them, in the order they came.
+/// Waits for one reply of each node, `at_once` at a time, and joins them in the order they came. `broken` is why the
+/// request ended early.
 async fn merge_all(
-    calls: Vec<Call>,
-    feeds: Vec<mpsc::Sender<Bytes>>,
-    incoming: Incoming,
+    common: &Arc<Common>,
+    mut calls: impl Iterator<Item = (Arc<str>, RequestBody)>,
+    at_once: usize,
+    broken: impl Future<Output = Status>,
 ) -> Result<Response<ReplyBody>, Status> {
     let mut tasks = JoinSet::new();
-    for call in calls {
-        tasks.spawn(unary(call));
+    for (target, body) in calls.by_ref().take(at_once) {
+        tasks.spawn(unary(common.clone(), target, body));
     }
     let gather = async {
-        let mut parts: Vec<Bytes> = Vec::with_capacity(tasks.len());
+        let mut parts = VecDeque::new();
         let mut size = 0;
         while let Some(part) = tasks.join_next().await {
+            if let Some((target, body)) = calls.next() {
+                tasks.spawn(unary(common.clone(), target, body));
+            }
             let part = part.map_err(|panic| Status::internal(panic.to_string()))??;
             size += part.len();
             if size > MESSAGE_MAX {
                 return Err(too_large(size, MESSAGE_MAX));
             }
-            parts.push(part);
+            parts.push_back(part);
         }
-        Ok(Bytes::from(parts.concat()))
+        parts.push_front(message_header(size));
+        Ok(parts)
     };
     // The replies decide; a request that breaks off in the middle ends everything.
-    let feeding = async {
-        match feed_all(feeds, incoming).await {
-            Ok(()) => std::future::pending().await,
-            Err(broken) => broken,
-        }
-    };
-    let payload = tokio::select! {
+    let parts = tokio::select! {
         biased;
-        payload = gather => payload?,
-        broken = feeding => return Err(broken),
+        parts = gather => parts?,
+        broken = broken => return Err(broken),
     };
-    let message = Message { compressed: false, payload }.encode();
-    Ok(reply(ReplyBody::Merged(Some(message))))
+    Ok(reply(ReplyBody::Merged(Merged { parts, _taken: common.taken.clone() })))
 }
 
-/// One node's part of a merged reply. Fails only when its shape cannot be merged.
-async fn unary(call: Call) -> Result<Bytes, Status> {
-    let Call { target, upstream, running: _running, request, deadline, spent } = call;
+/// What stands before the payload of a message.
+fn message_header(size: usize) -> Bytes {
+    let mut header = BytesMut::with_capacity(HEADER);
+    header.put_u8(0);
+    // No message is longer than MESSAGE_MAX, which fits.
+    header.put_u32(size as u32);
+    header.freeze()
+}
+
+/// One node's part of a merged reply. Fails only when no reply can be made of all parts.
+async fn unary(common: Arc<Common>, target: Arc<str>, body: RequestBody) -> Result<Bytes, Status> {
     let whole = async {
-        let mut reply = Call::begin(request, &upstream).await?;
-        reply.0.count_in(spent.clone());
+        let mut reply = common.begin(&target, body).await?;
+        if let Some(messages) = &mut reply.messages {
+            messages.count_in(common.taken.clone());
+        }
         let first = reply.next().await?;
         // The status comes after the message.
         while reply.next().await?.is_some() {}
         Ok(first)
     };
-    let part = within(deadline, whole).await;
-    // Together they would not fit into one reply, so there is no use in collecting more.
-    let all = spent.load(Relaxed);
-    if all > MESSAGE_MAX {
-        return Err(too_large(all, MESSAGE_MAX));
-    }
-    match part {
-        Ok(first) => merge::unary(&first.unwrap_or_default(), &target),
-        Err(failed) => Ok(merge::unary_failure(&failed, &target)),
+    let part = match within(common.deadline, pin!(whole)).await {
+        Ok(first) => merge::unary(&first.unwrap_or_default(), &target)?,
+        Err(failed) => {
+            let part = merge::unary_failure(&failed, &target);
+            let _ = common.taken.collect(part.len());
+            part
+        }
+    };
+    // Together they would not fit, so there is no use in collecting more.
+    match common.taken.refused() {
+        Some(refused) => Err(refused.clone()),
+        None => Ok(part),
     }
 }
 
 /// Passes messages on as they come from any node.
-fn stream(calls: Vec<Call>, feeds: Vec<mpsc::Sender<Bytes>>, incoming: Incoming) -> Response<ReplyBody> {
+fn stream(
+    common: &Arc<Common>,
+    calls: impl Iterator<Item = (Arc<str>, RequestBody)>,
+    feeding: Option<impl Future<Output = Status> + Send + 'static>,
+) -> Response<ReplyBody> {
     let (out, messages) = mpsc::channel(REPLY_QUEUE);
     let mut tasks = JoinSet::new();
-    for call in calls {
-        tasks.spawn(stream_one(call, out.clone()));
+    for (target, body) in calls {
+        tasks.spawn(stream_one(common.clone(), target, body, out.clone()));
     }
-    tasks.spawn(async move {
-        // A request that breaks off ends its feeds; the nodes then end the call.
-        let _ = feed_all(feeds, incoming).await;
-    });
+    if let Some(feeding) = feeding {
+        tasks.spawn(async move {
+            // A request that breaks off ends its feeds; the nodes then end the call.
+            let _ = feeding.await;
+        });
+    }
     reply(ReplyBody::Streamed(Streamed { messages, _tasks: tasks }))
 }
 
-async fn stream_one(call: Call, out: mpsc::Sender<Bytes>) {
-    let Call { target, upstream, running: _running, request, deadline, .. } = call;
+async fn stream_one(common: Arc<Common>, target: Arc<str>, body: RequestBody, out: mpsc::Sender<Bytes>) {
     let passing = async {
-        let mut reply = Call::begin(request, &upstream).await?;
+        let mut reply = common.begin(&target, body).await?;
         while let Some(payload) = reply.next().await? {
             let payload = merge::streamed(&payload, &target);
             let wire = Message { compressed: false, payload }.encode();
@@ -229,7 +322,7 @@ async fn stream_one(call: Call, out: mpsc::Sender<Bytes>) {
         }
         Ok(())
     };
-    if let Err(failed) = within(deadline, passing).await {
+    if let Err(failed) = within(common.deadline, pin!(passing)).await {
         let payload = merge::streamed_failure(&failed, &target);
         let _ = out.send(Message { compressed: false, payload }.encode()).await;
     }

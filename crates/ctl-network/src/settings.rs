@@ -162,6 +162,8 @@ pub struct RouteSetting {
     pub metric: u32,
     /// MTU; 0 for the link's.
     pub mtu: u32,
+    /// Number of the routing table; 0 for the main one.
+    pub table: u8,
 }
 
 /// A DHCP client.

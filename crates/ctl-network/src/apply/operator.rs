@@ -146,7 +146,9 @@ impl<D: Dhcp> OperatorSpecController<D> {
                 self.dhcp.start6(link, status.index, config, on_event)
             }
             Operator::Vip => {
-                return Err(format!("{id}: virtual addresses need etcd, which this system does not run yet"));
+                return Err(format!(
+                    "{id}: virtual addresses are not implemented yet; no node gets this one"
+                ));
             }
         };
         tracing::info!(link, operator = %spec.operator, "operator started");

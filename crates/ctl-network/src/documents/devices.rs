@@ -151,4 +151,25 @@ mod tests {
         assert!(!selects(&by("", "", Some(false)), &link));
         assert!(!selects(&by("", "", None), &link), "a selector that names nothing selects nothing");
     }
+
+    #[tokio::test]
+    async fn an_entry_is_shown_for_every_link_that_its_selector_chooses() {
+        let (state, _) = ichor_testkit::state();
+        for (name, driver) in [("eth0", "virtio_net"), ("eth1", "virtio_net"), ("eth2", "e1000")] {
+            let status =
+                LinkStatus { driver: driver.to_owned(), r#type: LinkType::ETHER, ..LinkStatus::default() };
+            state.create("network", name, status, "").unwrap();
+        }
+        let text = "machine:\n  type: worker\n  network:\n    interfaces:\n      - interface: lo\n        mtu: 1400\n      \
+                    - deviceSelector: {driver: virtio*}\n        dhcp: true\n";
+        let config = ichor_resource::config::MachineConfig::new(text);
+        state.create("config", ichor_resource::config::MachineConfig::ACTIVE, config, "").unwrap();
+        let mut harness = ichor_testkit::Harness::new(&state, DeviceConfigController).unwrap();
+        harness.reconcile().await.unwrap();
+        let found = state.list::<DeviceConfigSpec>("network");
+        let ids: Vec<&str> = found.iter().map(|device| device.id().as_str()).collect();
+        assert_eq!(ids, ["eth0/001/000", "eth1/001/001", "lo/000"]);
+        let entry = String::from_utf8_lossy(&found[1].device).into_owned();
+        assert!(entry.contains("interface: eth1") && entry.contains("dhcp: true"), "{entry}");
+    }
 }

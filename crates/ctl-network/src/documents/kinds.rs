@@ -123,6 +123,7 @@ fn common<'a>(links: &'a mut Links, from: &dyn CommonLink) -> &'a mut LinkSettin
             source: route.source.0,
             metric: route.metric,
             mtu: route.mtu,
+            table: route.table.0,
         });
     }
     link

@@ -145,6 +145,7 @@ fn add_routes(link: &mut LinkSetting, routes: &[Route]) {
             source: route.source.parse().ok(),
             metric: route.metric,
             mtu: route.mtu,
+            ..RouteSetting::default()
         });
     }
 }

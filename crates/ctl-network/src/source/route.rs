@@ -37,7 +37,10 @@ fn route_spec(link: &str, route: &RouteSetting) -> RouteSpec {
         src: route.source.map(Into::into).unwrap_or_default(),
         gateway: route.gateway.map(Into::into).unwrap_or_default(),
         out_link_name: link.to_owned(),
-        table: RoutingTable::MAIN,
+        table: match route.table {
+            0 => RoutingTable::MAIN,
+            number => RoutingTable(i32::from(number)),
+        },
         priority: if route.metric == 0 { DEFAULT_METRIC } else { route.metric },
         r#type: RouteType::UNICAST,
         protocol: RouteProtocol::STATIC,

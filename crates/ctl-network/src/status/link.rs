@@ -145,3 +145,37 @@ impl Controller for HardwareAddrController {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_physical_link_gives_the_address_of_the_machine() {
+        let (state, _) = ichor_testkit::state();
+        let link = |kind: &str, address: &str| LinkStatus {
+            r#type: LinkType::ETHER,
+            kind: kind.to_owned(),
+            hardware_addr: address.parse().unwrap(),
+            ..LinkStatus::default()
+        };
+        for (name, kind, address) in [
+            ("br0", "bridge", "02:00:00:00:00:01"),
+            ("eth0", "", "02:00:00:00:00:02"),
+            ("eth1", "", "02:00:00:00:00:03"),
+        ] {
+            state.create("network", name, link(kind, address), "").unwrap();
+        }
+        let mut harness = ichor_testkit::Harness::new(&state, HardwareAddrController).unwrap();
+        harness.reconcile().await.unwrap();
+        let first = state.get::<HardwareAddress>("network", "first").unwrap();
+        assert_eq!(
+            (first.name.as_str(), first.hardware_addr.to_string().as_str()),
+            ("eth0", "02:00:00:00:00:02")
+        );
+        state.destroy::<LinkStatus>("network", "eth0", "").unwrap();
+        state.destroy::<LinkStatus>("network", "eth1", "").unwrap();
+        harness.reconcile().await.unwrap();
+        assert!(state.get::<HardwareAddress>("network", "first").is_err());
+    }
+}

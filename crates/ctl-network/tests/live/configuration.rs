@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ichor_net::address;
+use ichor_net::{address, route};
 use ichor_resource::network::{
     AddressSpec, AddressStatus, EthernetStatus, HostnameStatus, LinkStatus, NetworkStatus, NodeAddress,
     RouteStatus,
@@ -73,6 +73,23 @@ cluster:
         })
         .await;
         assert_eq!(rustix::system::uname().nodename().to_bytes(), b"other");
+    });
+}
+
+#[test]
+fn a_route_goes_into_the_table_that_its_document_names() {
+    on_a_node("", async |node| {
+        let document = "apiVersion: v1alpha1\nkind: LinkConfig\nname: eth0\naddresses:\n    - address: 10.9.0.2/24\nroutes:\n    \
+                        - destination: 10.99.0.0/16\n      gateway: 10.9.0.1\n      table: \"123\"\n";
+        node.configure(document);
+        let id = "123/inet4/10.9.0.1/10.99.0.0/16/1024";
+        let status = node.wait("the route", |state| state.get::<RouteStatus>("network", id).ok()).await;
+        assert_eq!(status.table.number(), 123);
+        let routes = route::list(&node.netlink).await.unwrap();
+        let wanted = "10.99.0.0/16".parse().unwrap();
+        let tables: Vec<u32> =
+            routes.iter().filter(|r| r.destination == Some(wanted)).map(|r| r.table).collect();
+        assert_eq!(tables, [123]);
     });
 }
 

@@ -116,4 +116,30 @@ mod tests {
         assert_eq!(std::fs::read_to_string(dir.path().join("etcd/server.crt")).unwrap(), "two");
         assert_eq!(std::fs::read_dir(dir.path().join("etcd")).unwrap().count(), 2);
     }
+
+    #[tokio::test]
+    async fn the_status_names_the_version_of_the_secrets_on_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, _) = ichor_testkit::state();
+        let mut harness =
+            ichor_testkit::Harness::new(&state, PkiController::new(dir.path().join("etcd"), None)).unwrap();
+        harness.reconcile().await.unwrap();
+        assert!(state.get::<PKIStatus>("etcd", ETCD).is_err());
+        let pair = |text: &str| {
+            Some(PemCertificateAndKey { crt: text.to_owned().into(), key: "key".to_owned().into() })
+        };
+        let root = EtcdRootSecret { etcd_ca: pair("ca"), ..EtcdRootSecret::default() };
+        state.create("secrets", ETCD, root, "").unwrap();
+        let secrets = EtcdSecret {
+            etcd: pair("server"),
+            etcd_peer: pair("peer"),
+            etcd_admin: pair("admin"),
+            ..EtcdSecret::default()
+        };
+        let secrets = state.create("secrets", ETCD, secrets, "").unwrap();
+        harness.reconcile().await.unwrap();
+        let status = state.get::<PKIStatus>("etcd", ETCD).unwrap();
+        assert!(status.ready && status.version == secrets.meta().version().to_string());
+        assert_eq!(std::fs::read_to_string(dir.path().join("etcd/peer.crt")).unwrap(), "peer");
+    }
 }

@@ -360,6 +360,37 @@ mod tests {
     }
 
     #[test]
+    fn the_settings_of_the_kubelet_come_from_the_configuration() {
+        let text = "version: v1alpha1
+machine:
+  type: controlplane
+  kubelet:
+    image: example.org/kubelet:v1.35.0
+    extraArgs: {v: '4'}
+    extraMounts: [{destination: /var/a, type: bind, source: /var/a, options: [bind, ro]}]
+    extraConfig: {maxPods: 7}
+    defaultRuntimeSeccompProfileEnabled: true
+    disableManifestsDirectory: true
+  features: {diskQuotaSupport: true}
+cluster:
+  allowSchedulingOnControlPlanes: true
+  network: {dnsDomain: a.local, serviceSubnets: [10.96.0.0/12]}
+";
+        let documents = Documents::load(text.as_bytes()).unwrap();
+        let found = kubelet_config(&documents, "http://127.0.0.1:1".into());
+        assert_eq!(found.image, "example.org/kubelet:v1.35.0");
+        assert_eq!(
+            (&found.cluster_dns[..], found.cluster_domain.as_str()),
+            (&["10.96.0.10".into()][..], "a.local")
+        );
+        assert_eq!((found.extra_args["v"].as_str(), found.extra_mounts[0].source.as_str()), ("4", "/var/a"));
+        assert_eq!(found.extra_config.0["maxPods"], 7);
+        assert!(found.default_runtime_seccomp_enabled && found.disable_manifests_directory);
+        assert!(found.enable_fs_quota_monitoring && found.allow_scheduling_on_control_plane);
+        assert!(!found.skip_node_registration && !found.cloud_provider_external);
+    }
+
+    #[test]
     fn a_control_plane_kubelet() {
         let spec = spec(&config());
         assert_eq!(

@@ -365,3 +365,37 @@ fn remove_others(dir: &Path, kept: &BTreeSet<String>) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use ichor_resource::config::MachineConfig;
+    use ichor_testkit::Harness;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn seccomp_profiles_become_resources_and_files_and_go_with_the_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        let (state, _) = ichor_testkit::state();
+        let text = "machine:\n  type: worker\n  seccompProfiles:\n    - name: audit.json\n      value:\n        defaultAction: SCMP_ACT_LOG\n";
+        state.create("config", MachineConfig::ACTIVE, MachineConfig::new(text), "").unwrap();
+        let mut profiles = Harness::new(&state, SeccompProfileController).unwrap();
+        let directory = folder.path().join("profiles");
+        let controller = SeccompProfileFileController { directory: directory.clone() };
+        let mut files = Harness::new(&state, controller).unwrap();
+        profiles.reconcile().await.unwrap();
+        files.reconcile().await.unwrap();
+        let profile = state.get::<SeccompProfile>("cri", "audit.json").unwrap();
+        assert_eq!(profile.value.0["defaultAction"], "SCMP_ACT_LOG");
+        let file = directory.join("audit.json");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), r#"{"defaultAction":"SCMP_ACT_LOG"}"#);
+
+        let text = MachineConfig::new("machine:\n  type: worker\n");
+        state
+            .modify::<MachineConfig>("config", MachineConfig::ACTIVE, "", |spec| *spec = text.clone())
+            .unwrap();
+        profiles.reconcile().await.unwrap();
+        files.reconcile().await.unwrap();
+        assert!(state.get::<SeccompProfile>("cri", "audit.json").is_err() && !file.exists());
+    }
+}

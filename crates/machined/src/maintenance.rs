@@ -207,4 +207,20 @@ mod tests {
             assert_eq!(listen_address(text).map(|at| at.to_string()).as_deref(), expected, "{text}");
         }
     }
+
+    #[tokio::test]
+    async fn the_service_is_reached_at_the_current_addresses() {
+        let (state, _) = ichor_testkit::state();
+        let mut harness = ichor_testkit::Harness::new(&state, MaintenanceConfigController).unwrap();
+        let addresses = NodeAddress {
+            addresses: vec!["10.5.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()],
+            ..NodeAddress::default()
+        };
+        state.create("network", CURRENT, addresses, "").unwrap();
+        harness.reconcile().await.unwrap();
+        let config = state.get::<MaintenanceServiceConfig>("runtime", ID).unwrap();
+        assert_eq!(config.listen_address, ":50000");
+        let reachable: Vec<_> = config.reachable_addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(reachable, ["10.5.0.2", "fd00::2"]);
+    }
 }

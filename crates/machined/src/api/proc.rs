@@ -316,10 +316,10 @@ mod tests {
     #[test]
     fn processors_are_told_apart() {
         let cpus = cpu_info(
-            "processor\t: 0\nmodel name\t: Fast\ncpu MHz\t\t: 2000.5\nflags\t: fpu vme\n\nprocessor\t: 1\n",
+            "processor\t: 0\nmodel name\t: Fast\ncpu MHz\t\t: 2000.5\nflags\t: fpu vme\ncpu cores\t: 4\n\nprocessor\t: 1\n",
         );
         assert_eq!(cpus.len(), 2);
-        assert_eq!(cpus[0].model_name, "Fast");
+        assert_eq!((cpus[0].model_name.as_str(), cpus[0].cpu_cores), ("Fast", 4));
         assert_eq!(cpus[0].flags, ["fpu", "vme"]);
         assert_eq!(cpus[1].processor, 1);
     }

@@ -18,6 +18,7 @@ const GREETING: usize = 24 + 9;
 pub(crate) struct Activity {
     running: AtomicUsize,
     begun: AtomicUsize,
+    served: AtomicUsize,
     read: AtomicUsize,
 }
 
@@ -34,6 +35,16 @@ impl Activity {
         self.begun.load(Relaxed)
     }
 
+    /// Notes a call whose answer has begun and is not a refusal.
+    pub(crate) fn serve(&self) {
+        self.served.fetch_add(1, Relaxed);
+    }
+
+    /// Whether any call was answered with more than a refusal: anybody can make calls that are refused.
+    pub(crate) fn was_served(&self) -> bool {
+        self.served.load(Relaxed) > 0
+    }
+
     /// Whether no call is running.
     pub(crate) fn is_quiet(&self) -> bool {
         self.running.load(Relaxed) == 0
@@ -48,6 +59,13 @@ impl Activity {
 /// A running call.
 #[derive(Debug)]
 pub(crate) struct Call(Arc<Activity>);
+
+impl Call {
+    /// Notes that its answer has begun and is not a refusal.
+    pub(crate) fn serve(&self) {
+        self.0.serve();
+    }
+}
 
 impl Drop for Call {
     fn drop(&mut self) {

@@ -36,7 +36,7 @@ impl Message {
 }
 
 /// A header read: what follows it.
-fn parse_header(header: [u8; HEADER], limit: usize) -> Result<(bool, usize), Status> {
+pub(crate) fn parse_header(header: [u8; HEADER], limit: usize) -> Result<(bool, usize), Status> {
     let [flag, a, b, c, d] = header;
     let length = u32::from_be_bytes([a, b, c, d]) as usize;
     if flag > 1 {

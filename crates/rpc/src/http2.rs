@@ -22,6 +22,8 @@ const PRIVATE_CONNECTION_WINDOW: u32 = 4_194_304;
 pub const STREAMS_MAX: u32 = 4096;
 /// All headers of a request: as many targets in `nodes` as are allowed fit, also as the longest addresses.
 const HEADER_LIST_MAX: u32 = 96 * 1024;
+/// Bytes of one answer that wait for a peer to read them; the library's own default.
+const SEND_BUFFER: usize = 400 * 1024;
 /// All headers of a reply: the text of an error may be a whole list of what is wrong with a configuration.
 const REPLY_HEADER_LIST_MAX: u32 = 1024 * 1024;
 /// A peer that does not answer a ping for this long, once a minute, is gone.
@@ -33,15 +35,55 @@ const RESETS_MAX: usize = 1024;
 /// The largest message on any hop.
 pub const MESSAGE_MAX: usize = 32 * 1024 * 1024;
 
+/// What a peer may make a server's connection hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Http2Limits {
+    /// Streams open at once.
+    pub streams: u32,
+    /// Bytes of one request body that may arrive before anybody reads them.
+    pub stream_window: u32,
+    /// The same for all bodies of a connection. HTTP/2 allows a peer 65 535 bytes in any case.
+    pub connection_window: u32,
+    /// All headers of a request.
+    pub headers: u32,
+    /// Bytes of one answer that wait for a peer to read them.
+    pub send_buffer: usize,
+}
+
+impl Default for Http2Limits {
+    /// Those of a gateway, whose peers have shown a certificate.
+    fn default() -> Self {
+        Self {
+            streams: STREAMS_MAX,
+            stream_window: STREAM_WINDOW,
+            connection_window: CONNECTION_WINDOW,
+            headers: HEADER_LIST_MAX,
+            send_buffer: SEND_BUFFER,
+        }
+    }
+}
+
+impl Http2Limits {
+    /// For callers within the machine, where an answer takes no time: what nobody reads stays with its sender.
+    pub const LOCAL: Self = Self {
+        streams: STREAMS_MAX,
+        stream_window: LOCAL_STREAM_WINDOW,
+        connection_window: PRIVATE_CONNECTION_WINDOW,
+        headers: HEADER_LIST_MAX,
+        send_buffer: SEND_BUFFER,
+    };
+}
+
 /// A server connection builder.
-pub(crate) fn server() -> server::Builder<TokioExecutor> {
+pub(crate) fn server(limits: Http2Limits) -> server::Builder<TokioExecutor> {
     let mut builder = server::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_concurrent_streams(STREAMS_MAX)
-        .max_header_list_size(HEADER_LIST_MAX)
+        .initial_stream_window_size(limits.stream_window)
+        .initial_connection_window_size(limits.connection_window)
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(limits.headers)
+        .max_send_buf_size(limits.send_buffer)
         .max_local_error_reset_streams(RESETS_MAX)
         .max_pending_accept_reset_streams(RESETS_MAX)
         .keep_alive_interval(PING_INTERVAL)

@@ -3,12 +3,14 @@
 //! - Serve gRPC on a Unix socket: [`unix::bind`], then [`server::serve_unix`] with [`server::Grpc`]
 //!   around [`services::Services`] and [`authorize::Authorize`].
 //! - Serve gRPC over TLS: [`tls::ServerTls`], then [`server::serve_tls`].
+//! - Bound what callers can make a server hold: [`server::Limits`], [`budget::BodyBudget`].
 //! - Call a server: [`channel::Channel`] over a [`dial::Dialer`]; generated clients take it.
 //! - Stand in front of a node: [`proxy::Proxy`].
 
 mod activity;
 pub mod authorize;
 pub mod body;
+pub mod budget;
 pub mod caller;
 pub mod channel;
 pub mod daemon;

@@ -1,6 +1,6 @@
 //! Who is at the other end of a connection.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ichor_pki::{CertInfo, RoleSet};
@@ -30,6 +30,8 @@ pub struct PeerIdentity {
     pub fingerprint: String,
     /// The address of a TCP peer.
     pub address: Option<SocketAddr>,
+    /// The address of this machine that a TCP peer connected to.
+    pub local: Option<SocketAddr>,
     /// The process of a Unix peer.
     pub credentials: Option<PeerCredentials>,
 }
@@ -46,8 +48,14 @@ impl PeerIdentity {
             common_name: info.map(|info| info.common_name).unwrap_or_default(),
             fingerprint,
             address: Some(canonical(address)),
+            local: None,
             credentials: None,
         }
+    }
+
+    /// The same peer, connected to this address of the machine.
+    pub(crate) fn at(self, local: Option<SocketAddr>) -> Self {
+        Self { local: local.map(canonical), ..self }
     }
 
     /// A Unix peer.
@@ -95,6 +103,17 @@ pub fn of(extensions: &http::Extensions) -> Option<Arc<PeerIdentity>> {
 /// The address of the peer behind a request, where there is one.
 pub fn address_of(extensions: &http::Extensions) -> Option<SocketAddr> {
     extensions.get::<Arc<PeerIdentity>>().and_then(|peer| peer.address)
+}
+
+/// What a peer without a certificate is counted by: its IPv4 address, or the /64 of its IPv6 address.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        address @ IpAddr::V4(_) => address,
+    }
 }
 
 /// IPv4 peers of a dual-stack listener as IPv4.

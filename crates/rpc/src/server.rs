@@ -29,6 +29,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::activity::{Activity, Counted, Observed};
+use crate::budget::BodyBudget;
+use crate::http2::Http2Limits;
 use crate::ledger::Ledger;
 use crate::peer::{PeerCredentials, PeerIdentity, Reader};
 use crate::transport::{Transport, Turns, hold};
@@ -55,10 +57,20 @@ pub struct Limits {
     pub handshake: Duration,
     /// Time until the first HTTP/2 bytes.
     pub preface: Duration,
+    /// Time until the first call that is not refused, where a peer has to make one: this ends connections whose
+    /// headers never come to an end.
+    pub first_call: Option<Duration>,
+    /// Connections of one address that keep their places with running calls when all places are taken; without it
+    /// running calls always do.
+    pub share: Option<usize>,
     /// Time without any call after which a connection is closed (and at most twice that).
     pub idle: Duration,
     /// Time that running calls get when the server stops.
     pub drain: Duration,
+    /// What a peer may make one connection hold.
+    pub http2: Http2Limits,
+    /// The room for request bodies of [`crate::services::Services`]; none where bodies are passed on as they come.
+    pub bodies: Option<BodyBudget>,
 }
 
 impl Default for Limits {
@@ -68,10 +80,14 @@ impl Default for Limits {
             handshakes: 256,
             handshake: Duration::from_secs(10),
             preface: Duration::from_secs(10),
+            first_call: None,
+            share: None,
             idle: Duration::from_secs(30 * 60),
             // Unary calls end within this; streams that follow something would never end by themselves,
             // and a machine that goes down must not wait for them.
             drain: Duration::from_secs(1),
+            http2: Http2Limits::default(),
+            bodies: None,
         }
     }
 }
@@ -133,7 +149,8 @@ pub async fn serve_tls_telling<M, S, B>(
                 }
             };
             drop(permit);
-            let peer = reader.tcp(address, tls.get_ref().1.peer_certificates());
+            let (socket, session) = tls.get_ref();
+            let peer = reader.tcp(address, session.peer_certificates()).at(socket.local_addr().ok());
             hall.serve(TokioIo::new(Transport::tls(tls)), Some(address.ip()), make(Arc::new(peer))).await;
         });
     }
@@ -274,7 +291,7 @@ impl Hall {
     {
         match next().await {
             Ok(stream) => {
-                let ticket = self.handshakes.enter(stream.from(), None, self.limits.handshakes);
+                let ticket = self.handshakes.enter(stream.from(), None, self.limits.handshakes, None);
                 Some((stream, ticket))
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => None,
@@ -299,22 +316,32 @@ impl Hall {
     {
         let activity = Arc::new(Activity::default());
         let most = self.limits.connections - self.limits.connections / RESERVE;
-        let ticket = self.open.enter(address, Some(activity.clone()), most);
+        let ticket = self.open.enter(address, Some(activity.clone()), most, self.limits.share);
         let Ok(Ok(_place)) = timeout(self.limits.handshake, self.connections.acquire()).await else {
             return warn!("connection refused: too many are busy");
         };
         let calls = activity.clone();
-        let counted = service_fn(move |request| {
+        let bodies = self.limits.bodies.as_ref().map(|budget| budget.connection(address));
+        let counted = service_fn(move |mut request: Request<Incoming>| {
             let call = calls.enter();
+            // Held until the answer begins: by then the handler is done with the request.
+            let budget = bodies.as_ref().map(|bodies| bodies.call());
+            if let Some(budget) = &budget {
+                request.extensions_mut().insert(budget.clone());
+            }
             // A combinator, not an async block: that would hold the future twice, and it is moved often.
             service.call(request).map_ok(move |mut response| {
+                drop(budget);
+                if !status::is_refusal(response.headers()) {
+                    call.serve();
+                }
                 status::shorten(response.headers_mut());
                 response.map(|body| Counted::new(body, call))
             })
         });
         let (io, outlet) = hold(io);
         let io = Observed::new(io, activity.clone());
-        let connection = pin!(http2::server().serve_connection(io, counted));
+        let connection = pin!(http2::server(self.limits.http2).serve_connection(io, counted));
         self.run(outlet.turns(connection), &activity, &ticket).await;
     }
 
@@ -332,7 +359,7 @@ impl Hall {
         match end {
             End::Closed(Ok(())) => {}
             End::Closed(Err(error)) => debug!(error = %crate::status::chain(&error), "connection ended"),
-            End::Silent => debug!("connection dropped: it never spoke HTTP/2"),
+            End::Silent => debug!("connection dropped: no HTTP/2, or no call"),
             End::Crowded if activity.calls() == 0 => debug!("connection dropped: it was of no use"),
             End::Crowded => {
                 connection.graceful_shutdown();
@@ -351,6 +378,12 @@ impl Hall {
         sleep(self.limits.preface).await;
         if !activity.has_spoken() {
             return End::Silent;
+        }
+        if let Some(limit) = self.limits.first_call {
+            sleep(limit.saturating_sub(self.limits.preface)).await;
+            if !activity.was_served() && activity.is_quiet() {
+                return End::Silent;
+            }
         }
         let mut before = activity.calls();
         loop {

@@ -50,6 +50,11 @@ pub fn to_message(status: &Status) -> rpc::Status {
     }
 }
 
+/// Whether the headers of a reply are all there is of it, and tell of an error.
+pub(crate) fn is_refusal(headers: &HeaderMap) -> bool {
+    headers.get(Status::GRPC_STATUS).is_some_and(|code| code != "0")
+}
+
 /// The status in trailers or in the headers of a trailers-only reply; none when there is no status.
 pub(crate) fn from_headers(headers: &HeaderMap) -> Option<Status> {
     Status::from_header_map(headers)

@@ -29,7 +29,15 @@ const BOUND: Duration = Duration::from_secs(2);
 
 /// Bounds small enough to be met in a test.
 fn limits() -> Limits {
-    Limits { connections: 4, handshakes: 2, handshake: BOUND, preface: BOUND, idle: BOUND, drain: BOUND }
+    Limits {
+        connections: 4,
+        handshakes: 2,
+        handshake: BOUND,
+        preface: BOUND,
+        idle: BOUND,
+        drain: BOUND,
+        ..Limits::default()
+    }
 }
 
 struct Server {

@@ -6,13 +6,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, stream};
 use ichor_rpc::peer;
 use ichor_wire::discovery::server as wire;
 use ichor_wire::discovery::server::cluster_server::{Cluster, ClusterServer};
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use crate::directory::{Change, Directory, check_id};
@@ -22,26 +20,35 @@ use crate::rate::Rates;
 const BEHIND_MAX: usize = 32;
 /// Watchers of all clusters.
 const WATCHERS_MAX: usize = 4096;
+/// Watchers of one address: nodes behind one address of a router count together.
+const WATCHERS_PER_SOURCE: usize = 256;
+/// Affiliates in one message of a watch that begins: a watcher that does not read holds no more than this.
+const PAGE: usize = 16;
 /// The longest a call is held back for its address's sake.
 const HOLD_MAX: Duration = Duration::from_secs(10);
 /// How often old entries are looked for.
 const SWEEP: Duration = Duration::from_secs(60);
 
-/// Decides by the metadata of a call whether it is let in.
-pub type Gate = Arc<dyn Fn(&MetadataMap) -> Result<(), Status> + Send + Sync>;
+/// Decides by its id whether a cluster is served.
+pub type ClusterCheck = Arc<dyn Fn(&str) -> Result<(), Status> + Send + Sync>;
 
 /// A discovery service.
 #[derive(Clone, Default)]
 pub struct Discovery {
     inner: Arc<Mutex<Inner>>,
-    gate: Option<Gate>,
+    check: Option<ClusterCheck>,
 }
 
 #[derive(Default)]
 struct Inner {
     directory: Directory,
-    watchers: HashMap<String, Vec<mpsc::Sender<wire::WatchResponse>>>,
+    watchers: HashMap<String, Vec<Watcher>>,
     rates: Rates,
+}
+
+struct Watcher {
+    source: IpAddr,
+    changes: mpsc::Sender<Arc<wire::WatchResponse>>,
 }
 
 impl Discovery {
@@ -52,9 +59,9 @@ impl Discovery {
         discovery
     }
 
-    /// The same for those the gate lets in.
-    pub fn start_behind(gate: Gate) -> Self {
-        Self { gate: Some(gate), ..Self::start() }
+    /// The same for the clusters that `check` lets in.
+    pub fn start_for(check: ClusterCheck) -> Self {
+        Self { check: Some(check), ..Self::start() }
     }
 
     /// The gRPC service.
@@ -66,11 +73,13 @@ impl Discovery {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Turns strangers away, and holds a caller back that calls too often; refuses when that would take too long.
-    async fn admit<T>(&self, request: &Request<T>) -> Result<IpAddr, Status> {
+    /// Refuses clusters that are not served, and delays a caller that calls too often; refuses when that would take
+    /// too long.
+    async fn admit<T>(&self, request: &Request<T>, cluster_id: &str) -> Result<IpAddr, Status> {
         let address = caller(request);
-        if let Some(gate) = &self.gate {
-            gate(request.metadata())?;
+        check_id("cluster", cluster_id)?;
+        if let Some(check) = &self.check {
+            check(cluster_id)?;
         }
         let hold = {
             let mut inner = self.inner();
@@ -89,11 +98,13 @@ impl Discovery {
 }
 
 impl Inner {
-    fn tell(&mut self, cluster: &str, change: Change) {
+    fn tell(&mut self, cluster: &str, changes: impl IntoIterator<Item = Change>) {
         let Some(watchers) = self.watchers.get_mut(cluster) else { return };
-        let response = change.into_response();
-        // A watcher that is too far behind loses its sender, which ends its stream.
-        watchers.retain(|watcher| watcher.try_send(response.clone()).is_ok());
+        for change in changes {
+            let response = Arc::new(change.into_response());
+            // A watcher that is too far behind loses its sender, which ends its stream.
+            watchers.retain(|watcher| watcher.changes.try_send(response.clone()).is_ok());
+        }
         if watchers.is_empty() {
             self.watchers.remove(cluster);
         }
@@ -101,9 +112,41 @@ impl Inner {
 
     fn forget_closed(&mut self) {
         self.watchers.retain(|_, watchers| {
-            watchers.retain(|watcher| !watcher.is_closed());
+            watchers.retain(|watcher| !watcher.changes.is_closed());
             !watchers.is_empty()
         });
+    }
+
+    /// Whether this address may open one more watch. When all are taken the address that has the most loses one.
+    fn place_to_watch(&mut self, source: IpAddr) -> Result<(), Status> {
+        self.forget_closed();
+        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        for watcher in self.watchers.values().flatten() {
+            *counts.entry(watcher.source).or_default() += 1;
+        }
+        let own = counts.get(&source).copied().unwrap_or_default();
+        if own >= WATCHERS_PER_SOURCE {
+            return Err(Status::resource_exhausted(format!(
+                "{source} has {WATCHERS_PER_SOURCE} watches open, which is the limit"
+            )));
+        }
+        if counts.values().sum::<usize>() < WATCHERS_MAX {
+            return Ok(());
+        }
+        let largest =
+            counts.into_iter().filter(|(_, count)| *count > own + 1).max_by_key(|(_, count)| *count);
+        let Some((largest, _)) = largest else {
+            return Err(Status::resource_exhausted(format!(
+                "{WATCHERS_MAX} watches are open, which is the limit"
+            )));
+        };
+        for watchers in self.watchers.values_mut() {
+            if let Some(at) = watchers.iter().position(|watcher| watcher.source == largest) {
+                watchers.remove(at);
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -113,7 +156,7 @@ async fn sweep(inner: Weak<Mutex<Inner>>) {
         let Some(inner) = inner.upgrade() else { return };
         let mut inner = inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         for (cluster, change) in inner.directory.expire(Instant::now()) {
-            inner.tell(&cluster, change);
+            inner.tell(&cluster, [change]);
         }
         inner.forget_closed();
     }
@@ -134,8 +177,7 @@ impl Cluster for Discovery {
         &self,
         request: Request<wire::HelloRequest>,
     ) -> Result<Response<wire::HelloResponse>, Status> {
-        let address = self.admit(&request).await?;
-        check_id("cluster", &request.get_ref().cluster_id)?;
+        let address = self.admit(&request, &request.get_ref().cluster_id).await?;
         let client_ip = match address {
             IpAddr::V4(address) => address.octets().to_vec(),
             IpAddr::V6(address) => address.octets().to_vec(),
@@ -147,13 +189,12 @@ impl Cluster for Discovery {
         &self,
         request: Request<wire::AffiliateUpdateRequest>,
     ) -> Result<Response<wire::AffiliateUpdateResponse>, Status> {
-        self.admit(&request).await?;
+        let source = self.admit(&request, &request.get_ref().cluster_id).await?;
         let request = request.into_inner();
         let cluster = request.cluster_id.clone();
         let mut inner = self.inner();
-        if let Some(change) = inner.directory.update(request, Instant::now())? {
-            inner.tell(&cluster, change);
-        }
+        let changes = inner.directory.update(request, source, Instant::now())?;
+        inner.tell(&cluster, changes);
         Ok(Response::new(wire::AffiliateUpdateResponse {}))
     }
 
@@ -161,12 +202,11 @@ impl Cluster for Discovery {
         &self,
         request: Request<wire::AffiliateDeleteRequest>,
     ) -> Result<Response<wire::AffiliateDeleteResponse>, Status> {
-        self.admit(&request).await?;
+        self.admit(&request, &request.get_ref().cluster_id).await?;
         let request = request.into_inner();
         let mut inner = self.inner();
-        if let Some(change) = inner.directory.delete(&request.cluster_id, &request.affiliate_id)? {
-            inner.tell(&request.cluster_id, change);
-        }
+        let change = inner.directory.delete(&request.cluster_id, &request.affiliate_id)?;
+        inner.tell(&request.cluster_id, change);
         Ok(Response::new(wire::AffiliateDeleteResponse {}))
     }
 
@@ -174,7 +214,7 @@ impl Cluster for Discovery {
         &self,
         request: Request<wire::ListRequest>,
     ) -> Result<Response<wire::ListResponse>, Status> {
-        self.admit(&request).await?;
+        self.admit(&request, &request.get_ref().cluster_id).await?;
         let affiliates = self.inner().directory.list(&request.get_ref().cluster_id)?;
         Ok(Response::new(wire::ListResponse { affiliates }))
     }
@@ -182,21 +222,66 @@ impl Cluster for Discovery {
     type WatchStream = Watch;
 
     async fn watch(&self, request: Request<wire::WatchRequest>) -> Result<Response<Watch>, Status> {
-        self.admit(&request).await?;
+        let source = self.admit(&request, &request.get_ref().cluster_id).await?;
         let cluster = request.into_inner().cluster_id;
         let mut inner = self.inner();
-        let affiliates = inner.directory.list(&cluster)?;
-        inner.forget_closed();
-        if inner.watchers.values().map(Vec::len).sum::<usize>() >= WATCHERS_MAX {
-            return Err(Status::resource_exhausted(format!(
-                "{WATCHERS_MAX} watches are open, which is the limit"
-            )));
+        inner.place_to_watch(source)?;
+        // The subscription comes before the first page: what changes meanwhile is told after the last one, in order.
+        let (changes, receiver) = mpsc::channel(BEHIND_MAX);
+        inner.watchers.entry(cluster.clone()).or_default().push(Watcher { source, changes });
+        let watching = Watching { inner: self.inner.clone(), cluster, receiver, step: Step::First };
+        Ok(Response::new(Box::pin(stream::unfold(watching, Watching::next))))
+    }
+}
+
+/// A watch: first what there is, page by page as it is read, then what changes.
+struct Watching {
+    inner: Arc<Mutex<Inner>>,
+    cluster: String,
+    receiver: mpsc::Receiver<Arc<wire::WatchResponse>>,
+    step: Step,
+}
+
+enum Step {
+    /// Nothing was told; the first page is told even if it is empty.
+    First,
+    /// Everything up to this affiliate was told.
+    After(String),
+    Changes,
+    Ended,
+}
+
+impl Watching {
+    async fn next(mut self) -> Option<(Result<wire::WatchResponse, Status>, Self)> {
+        loop {
+            let after = match &self.step {
+                Step::First => None,
+                Step::After(id) => Some(id.as_str()),
+                Step::Changes => {
+                    let next = self.receiver.recv().await;
+                    let told = match next {
+                        Some(change) => Ok(Arc::unwrap_or_clone(change)),
+                        None => {
+                            self.step = Step::Ended;
+                            Err(Status::aborted("the watch fell too far behind"))
+                        }
+                    };
+                    return Some((told, self));
+                }
+                Step::Ended => return None,
+            };
+            let affiliates = {
+                let inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                inner.directory.page(&self.cluster, after, PAGE)
+            };
+            let is_first = matches!(self.step, Step::First);
+            self.step = match affiliates.last() {
+                Some(last) if affiliates.len() == PAGE => Step::After(last.id.clone()),
+                _ => Step::Changes,
+            };
+            if is_first || !affiliates.is_empty() {
+                return Some((Ok(wire::WatchResponse { affiliates, deleted: false }), self));
+            }
         }
-        // Snapshot and subscription are taken under one lock: nothing is missed between them.
-        let (sender, receiver) = mpsc::channel(BEHIND_MAX);
-        inner.watchers.entry(cluster).or_default().push(sender);
-        let first = stream::iter([Ok(wire::WatchResponse { affiliates, deleted: false })]);
-        let end = stream::iter([Err(Status::aborted("the watch fell too far behind"))]);
-        Ok(Response::new(Box::pin(first.chain(ReceiverStream::new(receiver).map(Ok)).chain(end))))
     }
 }

@@ -1,6 +1,7 @@
 //! The servers of machined: the machine socket, the filtered state of the daemons, maintenance mode.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
@@ -9,11 +10,13 @@ use tonic::Status;
 use ichor_cosi::{AccessFilter, AccessRequest, ReadOnly, State, StateService};
 use ichor_pki::{Role, RoleSet};
 use ichor_resource::TypedSpec;
-use ichor_resource::cluster::Member;
+use ichor_resource::cluster::{Info, Member};
 use ichor_resource::k8s::Endpoint;
 use ichor_resource::network::{HostnameStatus, NodeAddress};
 use ichor_resource::secrets::{ApiCertificate, OSRootSecret, TrustdCertificate};
 use ichor_rpc::authorize::{Assign, Authorize};
+use ichor_rpc::budget::{BodyBudget, BodyLimits};
+use ichor_rpc::http2::Http2Limits;
 use ichor_rpc::ledger::{self, Ledger};
 use ichor_rpc::peer::PeerIdentity;
 use ichor_rpc::server::{Boxed, Grpc, Limits, Make, serve_tls_boxed, serve_unix_boxed};
@@ -35,13 +38,81 @@ use crate::daemons::APID_UID;
 use crate::node::Node;
 
 /// The largest message a configured node takes.
-const MESSAGE_MAX: usize = 32 * 1024 * 1024;
+const MESSAGE_MAX: usize = 32 * MIB;
 
 /// The largest report of a daemon.
-const REPORT_MAX: usize = 64 * 1024;
+const REPORT_MAX: usize = 64 * KIB;
 
 /// The largest message a node in maintenance mode takes: its peers are nobody yet.
-const MAINTENANCE_MESSAGE_MAX: usize = 4 * 1024 * 1024;
+const MAINTENANCE_MESSAGE_MAX: usize = 4 * MIB;
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+/// Bounds of the machine socket: one message of the largest size at a time, and many of a usual one.
+fn machine_limits() -> Limits {
+    let bodies = BodyLimits {
+        message: MESSAGE_MAX,
+        connection: MESSAGE_MAX + 2 * MIB,
+        total: MESSAGE_MAX + 10 * MIB,
+        small: 64 * KIB,
+        reserve: 8 * MIB,
+        waiting: 128,
+        wait: Duration::from_secs(10),
+        stall: Duration::from_secs(1),
+        rate: 256 * KIB,
+        deadline: Duration::from_secs(30),
+    };
+    Limits { http2: Http2Limits::LOCAL, bodies: Some(BodyBudget::new(bodies)), ..Limits::default() }
+}
+
+/// Bounds of a daemon's state socket.
+fn runtime_limits() -> Limits {
+    let bodies = BodyLimits {
+        message: REPORT_MAX,
+        connection: 2 * REPORT_MAX,
+        total: MIB,
+        small: 4 * KIB,
+        reserve: MIB / 4,
+        waiting: 32,
+        wait: Duration::from_secs(10),
+        stall: Duration::from_secs(1),
+        rate: 256 * KIB,
+        deadline: Duration::from_secs(10),
+    };
+    Limits { http2: Http2Limits::LOCAL, bodies: Some(BodyBudget::new(bodies)), ..Limits::default() }
+}
+
+/// Bounds of maintenance mode, where everybody may call and one of them is to be served.
+fn maintenance_limits() -> Limits {
+    let bodies = BodyLimits {
+        message: MAINTENANCE_MESSAGE_MAX,
+        connection: MAINTENANCE_MESSAGE_MAX + MIB,
+        total: 16 * MIB,
+        small: 64 * KIB,
+        reserve: 4 * MIB,
+        waiting: 32,
+        wait: Duration::from_secs(10),
+        stall: Duration::from_secs(1),
+        rate: 128 * KIB,
+        deadline: Duration::from_secs(10),
+    };
+    Limits {
+        connections: 128,
+        handshakes: 64,
+        first_call: Some(Duration::from_secs(30)),
+        share: Some(16),
+        http2: Http2Limits {
+            streams: 32,
+            stream_window: 64 * KIB as u32,
+            connection_window: 256 * KIB as u32,
+            headers: 16 * KIB as u32,
+            send_buffer: 16 * KIB,
+        },
+        bodies: Some(BodyBudget::new(bodies)),
+        ..Limits::default()
+    }
+}
 
 fn is_admin(request: &AccessRequest<'_>) -> bool {
     roles::of_extensions(request.extensions).intersects(&RoleSet::of(&[Role::Admin]))
@@ -82,7 +153,7 @@ pub async fn serve_machine(node: Arc<Node>, listener: UnixListener, stop: Cancel
         let audited = Audited::new(guarded, audit.clone(), Some(APID_UID));
         Boxed::new(Grpc::new(audited, peer))
     });
-    serve_unix_boxed(listener, Limits::default(), stop, make).await;
+    serve_unix_boxed(listener, machine_limits(), stop, make).await;
 }
 
 /// Serves the part of the state that one daemon may read, until `stop`.
@@ -98,7 +169,7 @@ pub async fn serve_runtime(
         .with(StateService::new(state, filter))
         .with(AuditServiceServer::new(Reports(audit)).max_decoding_message_size(REPORT_MAX));
     let make: Make = Box::new(move |peer| Boxed::new(Grpc::new(services.clone(), peer)));
-    serve_unix_boxed(listener, Limits::default(), stop, make).await;
+    serve_unix_boxed(listener, runtime_limits(), stop, make).await;
 }
 
 /// One thing a daemon may read.
@@ -126,6 +197,7 @@ pub const FOR_APID: &[Readable] = &[
 pub const FOR_TRUSTD: &[Readable] = &[
     Readable { namespace: "secrets", type_name: type_name::<TrustdCertificate>, id: Some("trustd") },
     Readable { namespace: "secrets", type_name: type_name::<OSRootSecret>, id: Some("os") },
+    Readable { namespace: "cluster", type_name: type_name::<Info>, id: Some("current") },
 ];
 
 fn check_readable(allowed: &[Readable], request: &AccessRequest<'_>) -> Result<(), Status> {
@@ -158,7 +230,7 @@ pub async fn serve_maintenance(
         .with(NodeServiceServer::new(api.clone()))
         .with(StorageServiceServer::new(api))
         .with(state);
-    let limits = Limits::default();
+    let limits = maintenance_limits();
     let (audit, ledger) = (node.audit.clone(), Arc::new(Ledger::default()));
     let telling = tell_handshakes(Reports(node.audit.clone()), ledger.clone());
     let make: Make = Box::new(move |peer| {

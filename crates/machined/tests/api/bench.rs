@@ -145,7 +145,7 @@ impl Bench {
 
 /// A maintenance service.
 pub struct Maintenance {
-    port: u16,
+    pub port: u16,
     _stop: DropGuard,
 }
 

@@ -1,4 +1,4 @@
-//! Discovery for the cluster's own nodes: whoever knows the machine token may tell and hear.
+//! Discovery for the nodes of this cluster, and of no other. The token is checked before, see [`crate::gate`].
 
 use std::sync::Arc;
 
@@ -7,17 +7,15 @@ use ichor_discovery::Discovery;
 use ichor_wire::discovery::server::cluster_server::ClusterServer;
 use tonic::Status;
 
-use crate::signer::Signer;
-
-/// The largest word of a node: 64 endpoints and 2 KiB of data, with room around it.
+/// The largest update of a node: 64 endpoints and 2 KiB of data, with room around it.
 const REQUEST_MAX: usize = 16 * 1024;
 
-/// A discovery service behind the token. Needs a running runtime.
-pub(crate) fn members_only(signer: Arc<ArcSwapOption<Signer>>) -> ClusterServer<Discovery> {
-    let gate = move |metadata: &tonic::metadata::MetadataMap| {
-        // Read for every call: a new token counts at once.
-        let signer = signer.load_full().ok_or_else(|| Status::unavailable("no root secrets yet"))?;
-        signer.admits(metadata.get("token").map(|value| value.as_bytes()))
+/// A discovery service for the cluster with this id. Needs a running runtime.
+pub(crate) fn service(cluster_id: Arc<ArcSwapOption<String>>) -> ClusterServer<Discovery> {
+    let check = move |asked: &str| match cluster_id.load_full() {
+        None => Err(Status::unavailable("the id of the cluster is not known yet")),
+        Some(own) if *own == asked => Ok(()),
+        Some(_) => Err(Status::permission_denied("only the control plane's own cluster is served here")),
     };
-    Discovery::start_behind(Arc::new(gate)).server().max_decoding_message_size(REQUEST_MAX)
+    Discovery::start_for(Arc::new(check)).server().max_decoding_message_size(REQUEST_MAX)
 }

@@ -4,6 +4,7 @@
 //! cluster's authority, without any role in it. With the same token nodes find each other here.
 
 mod discovery;
+mod gate;
 mod options;
 mod service;
 mod signer;

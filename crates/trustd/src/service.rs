@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use ichor_resource::cluster::Info;
 use ichor_resource::secrets::{OSRootSecret, TrustdCertificate};
 use ichor_resource::spec::TypedSpec;
+use ichor_rpc::budget::{BodyBudget, BodyLimits};
 use ichor_rpc::follow::{Watched, follow};
+use ichor_rpc::http2::Http2Limits;
 use ichor_rpc::ledger::Ledger;
 use ichor_rpc::server::{Boxed, Grpc, Limits, serve_tls_boxed};
 use ichor_rpc::services::Services;
@@ -24,20 +27,46 @@ use tonic::{Code, Request, Response, Status};
 use tracing::{info, warn};
 
 use crate::discovery;
+use crate::gate::{CERTIFICATE, TokenGate};
 use crate::options::Options;
 use crate::signer::{Signed, Signer};
 
-/// Every node of the cluster stays in touch for discovery, and a few join at once; everybody else is a stranger.
-const LIMITS: Limits = Limits {
-    connections: 1280,
-    handshakes: 64,
-    handshake: Duration::from_secs(10),
-    preface: Duration::from_secs(10),
-    idle: Duration::from_secs(60),
-    drain: Duration::from_secs(1),
-};
 /// A certificate request is a few hundred bytes.
 const REQUEST_MAX: usize = 64 * 1024;
+
+/// Every node of the cluster stays in touch for discovery, and a few join at once; everybody else is a stranger.
+fn limits() -> Limits {
+    Limits {
+        connections: 1280,
+        handshakes: 64,
+        handshake: Duration::from_secs(10),
+        preface: Duration::from_secs(5),
+        first_call: Some(Duration::from_secs(10)),
+        share: Some(64),
+        idle: Duration::from_secs(60),
+        drain: Duration::from_secs(1),
+        // A node has a watch open and now and then tells of itself.
+        http2: Http2Limits {
+            streams: 16,
+            stream_window: 16 * 1024,
+            connection_window: 64 * 1024,
+            headers: 8 * 1024,
+            send_buffer: 16 * 1024,
+        },
+        bodies: Some(BodyBudget::new(BodyLimits {
+            message: REQUEST_MAX,
+            connection: 2 * REQUEST_MAX,
+            total: 4 * 1024 * 1024,
+            small: 16 * 1024,
+            reserve: 2 * 1024 * 1024,
+            waiting: 64,
+            wait: Duration::from_secs(2),
+            stall: Duration::from_millis(500),
+            rate: 64 * 1024,
+            deadline: Duration::from_secs(5),
+        })),
+    }
+}
 
 /// Why the signer cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -60,10 +89,16 @@ pub enum TrustdError {
 pub async fn run(options: Options, stop: CancellationToken) -> Result<(), TrustdError> {
     let tls = ServerTls::new();
     let signer = Arc::new(ArcSwapOption::empty());
+    let cluster_id = Arc::new(ArcSwapOption::empty());
     let ready = Rc::new(Notify::new());
     let runtime = Channel::new(Dialer::unix(&options.runtime));
     let ledger = Arc::new(Ledger::default());
-    let learning = learn(runtime.clone(), &tls, &signer, ready.clone());
+    let learning = async {
+        tokio::join!(
+            learn(runtime.clone(), &tls, &signer, ready.clone()),
+            learn_cluster(runtime.clone(), &cluster_id)
+        );
+    };
     let serving = async {
         tokio::select! {
             () = ready.notified() => {}
@@ -75,15 +110,16 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Trustd
         let service = SecurityServiceServer::new(Trustd { signer: signer.clone(), ledger: ledger.clone() });
         let services = Services::new()
             .with(service.max_decoding_message_size(REQUEST_MAX))
-            .with(discovery::members_only(signer.clone()));
-        let make = Box::new(move |peer| Boxed::new(Grpc::new(services.clone(), peer)));
-        serve_tls_boxed(listener, config, LIMITS, stop.clone(), ledger.clone(), make).await;
+            .with(discovery::service(cluster_id.clone()));
+        let gate = TokenGate::new(services, signer.clone(), ledger.clone());
+        let make = Box::new(move |peer| Boxed::new(Grpc::new(gate.clone(), peer)));
+        serve_tls_boxed(listener, config, limits(), stop.clone(), ledger.clone(), make).await;
         Ok(())
     };
     tokio::select! {
         result = serving => result,
         () = learning => Ok(()),
-        () = ledger.tell(runtime) => Ok(()),
+        () = ledger.tell(runtime.clone()) => Ok(()),
     }
 }
 
@@ -129,6 +165,16 @@ async fn learn(runtime: Channel, tls: &ServerTls, signer: &ArcSwapOption<Signer>
     tokio::join!(certificate, root);
 }
 
+/// Follows the id of the cluster.
+async fn learn_cluster(runtime: Channel, cluster_id: &ArcSwapOption<String>) {
+    follow(runtime, watched::<Info>("current"), |spec| {
+        if let Some(info) = decode::<Info>(&spec) {
+            cluster_id.store(Some(Arc::new(info.cluster_id)));
+        }
+    })
+    .await;
+}
+
 fn watched<T: TypedSpec>(id: &'static str) -> Watched {
     let definition = T::definition();
     Watched { namespace: definition.default_namespace, kind: definition.type_name, id }
@@ -143,18 +189,14 @@ struct Trustd {
     ledger: Arc<Ledger>,
 }
 
-/// The one method, as the audit log names it.
-const METHOD: &str = "/securityapi.SecurityService/Certificate";
-
 impl Trustd {
-    fn sign(&self, token: Option<&[u8]>, csr: &[u8]) -> Result<Signed, Status> {
-        // Read for every call: a new token counts at once.
+    fn sign(&self, csr: &[u8]) -> Result<Signed, Status> {
         let signer = self.signer.load_full().ok_or_else(|| Status::unavailable("no root secrets yet"))?;
-        signer.admits(token)?;
         signer.sign(csr, Timestamp::now())
     }
 }
 
+/// The token was checked by [`TokenGate`].
 #[tonic::async_trait]
 impl SecurityService for Trustd {
     async fn certificate(
@@ -162,13 +204,12 @@ impl SecurityService for Trustd {
         request: Request<CertificateRequest>,
     ) -> Result<Response<CertificateResponse>, Status> {
         let peer = ichor_rpc::peer::of(request.extensions());
-        let token = request.metadata().get("token").map(|value| value.as_bytes());
-        let signed = self.sign(token, &request.get_ref().csr);
+        let signed = self.sign(&request.get_ref().csr);
         let (code, reason) = match &signed {
             Ok(_) => (Code::Ok, ""),
             Err(status) => (status.code(), status.message()),
         };
-        self.ledger.call(&peer.as_deref().map(caller::text).unwrap_or_default(), METHOD, code, reason);
+        self.ledger.call(&peer.as_deref().map(caller::text).unwrap_or_default(), CERTIFICATE, code, reason);
         let signed = signed?;
         info!(peer = peer.and_then(|peer| peer.address).map(tracing::field::display), "certificate signed");
         Ok(Response::new(CertificateResponse { ca: signed.ca, crt: signed.crt.into_bytes() }))

@@ -1,11 +1,12 @@
-//! The signer from end to end: secrets from a state, TLS, token, certificate.
+//! A signer with a state of its own, on the thread of the test.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ichor_cosi::{AllowAll, State, StateService, SystemClock};
-use ichor_pki::{Authority, CertInfo, KeyAlgorithm, Leaf, PrivateKey, Request};
+use ichor_pki::{Authority, KeyAlgorithm, Leaf, PrivateKey, Request};
+use ichor_resource::cluster::Info;
 use ichor_resource::secrets::{OSRootSecret, TrustdCertificate};
 use ichor_resource::value::PemCertificateAndKey;
 use ichor_rpc::server::{Grpc, Limits, serve_unix};
@@ -13,13 +14,13 @@ use ichor_rpc::services::Services;
 use ichor_rpc::unix::{Access, bind};
 use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint};
 use ichor_trustd::Options;
-use ichor_wire::securityapi::CertificateRequest;
 use ichor_wire::securityapi::security_service_client::SecurityServiceClient;
+use ichor_wire::securityapi::{CertificateRequest, CertificateResponse};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-const OWNER: &str = "test";
+pub const OWNER: &str = "test";
 
 fn pair(pair: ichor_pki::KeyPair) -> PemCertificateAndKey {
     PemCertificateAndKey { crt: pair.crt.into(), key: pair.key.into() }
@@ -37,15 +38,15 @@ fn free_port() -> u16 {
     probe.local_addr().expect("address").port()
 }
 
-struct Trustd {
-    authority: Authority,
-    state: State,
-    listen: SocketAddr,
+pub struct Trustd {
+    pub authority: Authority,
+    pub state: State,
+    pub listen: SocketAddr,
     _dir: tempfile::TempDir,
 }
 
 /// A signer and its state, on the thread of the test.
-async fn start() -> Trustd {
+pub async fn start() -> Trustd {
     let now = Timestamp::now();
     let authority =
         Authority::generate(KeyAlgorithm::Ed25519, "talos", now, Authority::TEN_YEARS).expect("authority");
@@ -53,6 +54,7 @@ async fn start() -> Trustd {
     let state = State::new(SystemClock);
     state.register::<OSRootSecret>();
     state.register::<TrustdCertificate>();
+    state.register::<Info>();
     let runtime: PathBuf = dir.path().join("runtime.sock");
     let (path, served) = (runtime.clone(), state.clone());
     tokio::task::spawn_local(async move { serve_state(&path, served).await });
@@ -71,63 +73,49 @@ async fn start() -> Trustd {
         ..OSRootSecret::default()
     };
     state.create("secrets", "os", root, OWNER).expect("root");
+    let info = Info { cluster_id: "cluster".to_owned(), ..Info::default() };
+    state.create("cluster", "current", info, OWNER).expect("info");
     Trustd { authority, state, listen, _dir: dir }
 }
 
+/// A request of a worker.
+pub fn request() -> String {
+    let key = PrivateKey::generate(KeyAlgorithm::Ed25519).expect("key");
+    Request::make(&key, "worker", &["os:admin".to_owned()], &["worker".to_owned()], &[]).expect("csr")
+}
+
 impl Trustd {
-    async fn ask(
-        &self,
-        token: &str,
-        csr: &str,
-    ) -> Result<ichor_wire::securityapi::CertificateResponse, tonic::Status> {
+    /// A channel to the signer.
+    pub fn channel(&self) -> Channel {
         let tls = ClientTls::verified(self.authority.crt_pem(), None).expect("client TLS");
-        let endpoint = Endpoint::new(self.listen.ip().to_string(), self.listen.port());
-        let mut client = SecurityServiceClient::new(Channel::new(Dialer::tls([endpoint], tls)));
+        Channel::new(Dialer::tls([self.endpoint()], tls))
+    }
+
+    /// Where it listens.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::new(self.listen.ip().to_string(), self.listen.port())
+    }
+
+    /// Waits until it signs.
+    pub async fn ready(&self) -> CertificateResponse {
+        let start = Instant::now();
+        loop {
+            match self.ask("abc.def", &request()).await {
+                Ok(signed) => return signed,
+                Err(status) => {
+                    assert_eq!(status.code(), Code::Unavailable, "{status}");
+                    assert!(start.elapsed() < Duration::from_secs(60), "{status}");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        }
+    }
+
+    /// Asks for a certificate over a connection of its own.
+    pub async fn ask(&self, token: &str, csr: &str) -> Result<CertificateResponse, tonic::Status> {
+        let mut client = SecurityServiceClient::new(self.channel());
         let mut request = tonic::Request::new(CertificateRequest { csr: csr.as_bytes().to_vec() });
         request.metadata_mut().insert("token", token.parse().expect("token"));
         client.certificate(request).await.map(tonic::Response::into_inner)
     }
-}
-
-#[tokio::test]
-async fn a_worker_with_the_token_gets_its_certificate() {
-    tokio::task::LocalSet::new().run_until(scenario()).await;
-}
-
-async fn scenario() {
-    let trustd = start().await;
-    let key = PrivateKey::generate(KeyAlgorithm::Ed25519).expect("key");
-    let csr =
-        Request::make(&key, "worker", &["os:admin".to_owned()], &["worker".to_owned()], &[]).expect("csr");
-    let start = Instant::now();
-    let signed = loop {
-        match trustd.ask("abc.def", &csr).await {
-            Ok(signed) => break signed,
-            Err(status) => {
-                assert_eq!(status.code(), Code::Unavailable, "{status}");
-                assert!(start.elapsed() < Duration::from_secs(60), "{status}");
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        }
-    };
-    let info = CertInfo::parse(&signed.crt).expect("certificate");
-    assert_eq!((info.common_name.as_str(), info.organizations.len()), ("worker", 0));
-    assert_eq!(signed.ca, trustd.authority.crt_pem().as_bytes());
-
-    let status = trustd.ask("wrong", &csr).await.expect_err("wrong token");
-    assert_eq!((status.code(), status.message()), (Code::Unknown, "Unauthenticated"));
-    let status = trustd.ask("abc.def", "nonsense").await.expect_err("no request");
-    assert_eq!(status.code(), Code::InvalidArgument);
-
-    // A new token counts at once.
-    trustd
-        .state
-        .modify::<OSRootSecret>("secrets", "os", OWNER, |root| root.token = "new.token".to_owned())
-        .expect("new token");
-    let start = Instant::now();
-    while trustd.ask("new.token", &csr).await.is_err() {
-        assert!(start.elapsed() < Duration::from_secs(60), "the new token is not taken");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert_eq!(trustd.ask("abc.def", &csr).await.expect_err("old token").code(), Code::Unknown);
 }

@@ -1,0 +1,5 @@
+//! trustd from end to end: who gets a certificate, who is turned away, who stalls.
+
+mod signing;
+mod strangers;
+mod support;

@@ -16,7 +16,7 @@ pub fn register(runtime: &Runtime, version: &str, connect: Connect) -> Result<()
     runtime.register(affiliate::LocalAffiliateController::new(version))?;
     runtime.register(affiliate::AffiliateMergeController)?;
     runtime.register(member::MemberController)?;
-    runtime.register(member::EndpointController)?;
+    runtime.register(member::EndpointController::default())?;
     runtime.register(service::DiscoveryServiceController::new(version, connect))?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! Control planes do not share what they know. Instead every node is in touch with each of them, so that one that is
 //! away takes nothing with it, and one that comes back empty is told everything again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,17 @@ use ichor_resource::secrets::OSRootSecret;
 use ichor_resource::value::{Ip, IpPort, IpPrefix};
 use ichor_rpc::{Channel, Endpoint};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::affiliate::RAW;
 use crate::config;
 
 /// Control planes to be in touch with.
 const SERVICES_MAX: usize = 16;
+/// A control plane that has not answered for this long gives its place to another that may.
+const SILENT_MAX: Duration = Duration::from_secs(30);
+/// Endpoints in the order of what can be said for them; those that are not listed come last.
+const ENDPOINTS: [&str; 2] = ["controlplane", "kube-apiserver"];
 /// Taking this node back may hold up a reset this long.
 const FAREWELL: Duration = Duration::from_secs(10);
 
@@ -63,6 +68,14 @@ struct Session {
     terms: Terms,
     client: Client,
     task: JoinHandle<()>,
+    since: Instant,
+}
+
+impl Session {
+    /// Whether the service has answered, now or earlier.
+    fn has_answered(&self) -> bool {
+        self.client.public_ip().is_some()
+    }
 }
 
 impl Drop for Session {
@@ -77,12 +90,20 @@ pub struct DiscoveryServiceController {
     connect: Connect,
     wake: Option<Wake>,
     sessions: BTreeMap<String, Session>,
+    /// Addresses that did not answer, and when they were given up.
+    silent: BTreeMap<IpAddr, Instant>,
 }
 
 impl DiscoveryServiceController {
     /// A node of this version that connects so.
     pub fn new(version: &str, connect: Connect) -> Self {
-        Self { version: version.to_owned(), connect, wake: None, sessions: BTreeMap::new() }
+        Self {
+            version: version.to_owned(),
+            connect,
+            wake: None,
+            sessions: BTreeMap::new(),
+            silent: BTreeMap::new(),
+        }
     }
 }
 
@@ -113,7 +134,7 @@ impl Controller for DiscoveryServiceController {
             self.leave().await;
             return Ok(());
         }
-        let terms = terms(ctx)?;
+        let terms = self.terms(ctx)?;
         let node_id = terms.first().map(|terms| terms.node_id.clone());
         self.keep(ctx, terms)?;
         let local = match &node_id {
@@ -179,7 +200,7 @@ impl DiscoveryServiceController {
                     () = told => {}
                 }
             });
-            self.sessions.insert(name, Session { terms, client, task });
+            self.sessions.insert(name, Session { terms, client, task, since: Instant::now() });
         }
         Ok(())
     }
@@ -195,41 +216,82 @@ impl DiscoveryServiceController {
         };
         let _ = tokio::time::timeout(FAREWELL, all).await;
     }
+
+    /// The services to be in touch with, and on which terms.
+    fn terms(&mut self, ctx: &Context) -> Result<Vec<Terms>, ControllerError> {
+        let config = ctx.get::<DiscoveryConfig>(config::ID)?;
+        let identity = ctx.get::<Identity>("local")?;
+        let (Some(config), Some(identity)) = (config, identity) else { return Ok(Vec::new()) };
+        if !config.registry_service_enabled {
+            return Ok(Vec::new());
+        }
+        let with = |service, token: String| Terms {
+            service,
+            cluster_id: config.service_cluster_id.clone(),
+            node_id: identity.node_id.clone(),
+            key: config.service_encryption_key.0.to_vec(),
+            token,
+        };
+        if let Some((host, port)) = config.service_endpoint.rsplit_once(':') {
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let endpoint = Endpoint::new(host, port.parse().unwrap_or(443));
+            let service = Service::Outside { endpoint, insecure: config.service_endpoint_insecure };
+            return Ok(vec![with(service, String::new())]);
+        }
+        let Some(root) = ctx.get::<OSRootSecret>("os")? else { return Ok(Vec::new()) };
+        let addresses = self.control_planes(ctx)?;
+        let accepted: Vec<u8> =
+            root.accepted_cas.iter().flat_map(|ca| ca.crt.iter().copied().chain([b'\n'])).collect();
+        let own = |address| with(Service::Own { address, accepted: accepted.clone() }, root.token.clone());
+        Ok(addresses.into_iter().map(own).collect())
+    }
+
+    /// The control planes to be in touch with.
+    fn control_planes(&mut self, ctx: &Context) -> Result<Vec<IpAddr>, ControllerError> {
+        let now = Instant::now();
+        let (mut sure, mut claimed) = (vec![Vec::new(); ENDPOINTS.len()], Vec::new());
+        for endpoints in ctx.list::<Endpoints>()? {
+            let rank = ENDPOINTS.iter().position(|known| *known == &**endpoints.id());
+            let into = rank.map_or(&mut claimed, |rank| &mut sure[rank]);
+            into.extend(endpoints.addresses.iter().filter_map(Ip::get));
+        }
+        claimed.sort_unstable();
+        self.silent.retain(|address, _| claimed.contains(address));
+        let mut answered = BTreeSet::new();
+        for session in self.sessions.values() {
+            let Service::Own { address, .. } = &session.terms.service else { continue };
+            if session.has_answered() {
+                answered.insert(*address);
+                self.silent.remove(address);
+            } else if now - session.since >= SILENT_MAX && claimed.contains(address) {
+                self.silent.insert(*address, now);
+            }
+        }
+        let sure: Vec<IpAddr> = sure.into_iter().flatten().collect();
+        let chosen = choose(&sure, &claimed, &answered, &self.silent);
+        // Those who wait for a place get one when others stay silent.
+        if claimed.iter().any(|address| !chosen.contains(address)) {
+            ctx.requeue_after(SILENT_MAX);
+        }
+        Ok(chosen)
+    }
 }
 
-/// The services to be in touch with, and on which terms.
-fn terms(ctx: &Context) -> Result<Vec<Terms>, ControllerError> {
-    let config = ctx.get::<DiscoveryConfig>(config::ID)?;
-    let identity = ctx.get::<Identity>("local")?;
-    let (Some(config), Some(identity)) = (config, identity) else { return Ok(Vec::new()) };
-    if !config.registry_service_enabled {
-        return Ok(Vec::new());
-    }
-    let with = |service, token: String| Terms {
-        service,
-        cluster_id: config.service_cluster_id.clone(),
-        node_id: identity.node_id.clone(),
-        key: config.service_encryption_key.0.to_vec(),
-        token,
-    };
-    if let Some((host, port)) = config.service_endpoint.rsplit_once(':') {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let endpoint = Endpoint::new(host, port.parse().unwrap_or(443));
-        let service = Service::Outside { endpoint, insecure: config.service_endpoint_insecure };
-        return Ok(vec![with(service, String::new())]);
-    }
-    let Some(root) = ctx.get::<OSRootSecret>("os")? else { return Ok(Vec::new()) };
-    let mut addresses: Vec<IpAddr> = Vec::new();
-    for endpoints in ctx.list::<Endpoints>()? {
-        addresses.extend(endpoints.addresses.iter().filter_map(Ip::get));
-    }
-    addresses.sort_unstable();
-    addresses.dedup();
-    addresses.truncate(SERVICES_MAX);
-    let accepted: Vec<u8> =
-        root.accepted_cas.iter().flat_map(|ca| ca.crt.iter().copied().chain([b'\n'])).collect();
-    let own = |address| with(Service::Own { address, accepted: accepted.clone() }, root.token.clone());
-    Ok(addresses.into_iter().map(own).collect())
+/// Which control planes to be in touch with: those that are sure, then those claimed that have answered, then those that
+/// were not tried, then those that were silent, the longest ago first.
+fn choose(
+    sure: &[IpAddr],
+    claimed: &[IpAddr],
+    answered: &BTreeSet<IpAddr>,
+    silent: &BTreeMap<IpAddr, Instant>,
+) -> Vec<IpAddr> {
+    let mut claimed = claimed.to_vec();
+    claimed.sort_by_key(|address| (!answered.contains(address), silent.get(address).copied()));
+    let mut seen = BTreeSet::new();
+    let mut all: Vec<IpAddr> = sure.iter().copied().chain(claimed).collect();
+    all.retain(|address| seen.insert(*address));
+    all.truncate(SERVICES_MAX);
+    all
 }
 
 /// A resource as a node tells it.
@@ -299,5 +361,33 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(heard(told(&affiliate)), affiliate);
+    }
+
+    fn addresses(third: u8, count: u8) -> Vec<IpAddr> {
+        (0..count).map(|last| IpAddr::from([10, 5, third, last])).collect()
+    }
+
+    #[test]
+    fn claims_do_not_push_out_the_control_planes_of_the_configuration_nor_those_that_answer() {
+        let sure = addresses(9, 2);
+        let claimed = [addresses(0, 100), addresses(8, 3)].concat();
+        let answered = addresses(8, 3).into_iter().collect();
+        let chosen = choose(&sure, &claimed, &answered, &BTreeMap::new());
+        assert_eq!(chosen.len(), SERVICES_MAX);
+        assert_eq!(chosen[..2], sure);
+        assert_eq!(chosen[2..5], addresses(8, 3));
+    }
+
+    #[test]
+    fn silent_ones_make_room_for_those_that_were_not_tried() {
+        let now = Instant::now();
+        let claimed = addresses(0, 20);
+        let first = choose(&[], &claimed, &BTreeSet::new(), &BTreeMap::new());
+        assert_eq!(first, claimed[..16]);
+        let mut silent: BTreeMap<_, _> = first.iter().map(|address| (*address, now)).collect();
+        silent.insert(first[5], now - SILENT_MAX);
+        let second = choose(&[], &claimed, &BTreeSet::new(), &silent);
+        assert_eq!(second[..4], claimed[16..]);
+        assert_eq!(second[4], first[5], "the longest ago");
     }
 }

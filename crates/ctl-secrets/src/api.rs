@@ -1,10 +1,11 @@
 //! Certificates of the node API.
 //!
 //! A control plane machine issues its own from the cluster's authority. A worker makes a key and a request
-//! and has the trust service of a control plane machine sign it.
+//! and has the trust service of a control plane machine sign it. Both accept the authorities that their own
+//! configuration names (`machine.ca`, `machine.acceptedCAs`) and no others, whatever a trust service returns.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -20,10 +21,16 @@ use tracing::debug;
 
 use crate::id;
 use crate::issue::{LIFETIME, Memory, issue, network_is_ready, server};
-use crate::trust::{SignRequest, TrustService};
+use crate::trust::{SignRequest, Signed, TrustService};
 
 /// One round of asking takes no longer.
 const SIGN_MAX: Duration = Duration::from_secs(60);
+/// A round that lasts this long is given up for one with other endpoints; before, they may come and go.
+const SIGN_LONG: Duration = Duration::from_secs(5);
+/// The endpoints of the configuration.
+const CONFIGURED: &str = "controlplane";
+/// Endpoints in the order of what can be said for them; those that are not listed come last.
+const ENDPOINTS: [&str; 2] = [CONFIGURED, "kube-apiserver"];
 
 /// Writes `ApiCertificates`.
 #[derive(Debug, Default)]
@@ -37,8 +44,9 @@ pub struct Api<S> {
 struct Inputs {
     root: OSRootSecret,
     names: CertSAN,
-    /// Control plane machines to ask; `None` where this machine issues itself.
-    endpoints: Option<Vec<IpAddr>>,
+    is_control_plane: bool,
+    /// Control plane machines of the configuration, on a worker. Those that others name come and go as they like.
+    configured: Vec<Ip>,
 }
 
 impl<S: TrustService> Api<S> {
@@ -57,33 +65,33 @@ impl<S: TrustService> Api<S> {
         ) else {
             return Ok(None);
         };
-        let endpoints = if machine.machine_type.is_control_plane() {
-            None
-        } else {
-            let all = ctx.list::<Endpoint>()?;
-            let addresses: BTreeSet<_> =
-                all.iter().flat_map(|found| found.addresses.iter().filter_map(Ip::get)).collect();
-            if addresses.is_empty() {
-                debug!("no control plane machine is known yet, the certificate waits");
-                ctx.trouble("no address of a control plane machine is known that could sign the certificate");
-                return Ok(None);
-            }
-            Some(addresses.into_iter().collect())
-        };
-        Ok(Some(Inputs { root: (*root).clone(), names: (*names).clone(), endpoints }))
+        let is_control_plane = machine.machine_type.is_control_plane();
+        let configured = ctx.get::<Endpoint>(CONFIGURED)?.filter(|_| !is_control_plane);
+        Ok(Some(Inputs {
+            root: (*root).clone(),
+            names: (*names).clone(),
+            is_control_plane,
+            configured: configured.map(|found| found.addresses.clone()).unwrap_or_default(),
+        }))
     }
 
     async fn make(&self, inputs: &Inputs, ctx: &Context) -> Result<Option<ApiCertificate>, ControllerError> {
-        match &inputs.endpoints {
-            None => control_plane(inputs, ctx).await.map(Some),
-            Some(endpoints) => self.worker(inputs, endpoints, ctx).await,
+        if inputs.is_control_plane {
+            return control_plane(inputs, ctx).await.map(Some);
         }
+        let endpoints = endpoints(ctx)?;
+        if endpoints.is_empty() {
+            debug!("no control plane machine is known yet; certificate request pending");
+            ctx.trouble("no address of a control plane machine is known that could sign the certificate");
+            return Ok(None);
+        }
+        self.worker(inputs, endpoints, ctx).await
     }
 
     async fn worker(
         &self,
         inputs: &Inputs,
-        endpoints: &[IpAddr],
+        endpoints: Vec<IpAddr>,
         ctx: &Context,
     ) -> Result<Option<ApiCertificate>, ControllerError> {
         let accepted = &inputs.root.accepted_cas;
@@ -93,28 +101,60 @@ impl<S: TrustService> Api<S> {
         let key = PrivateKey::generate(CertInfo::parse(&last.crt)?.key_family().leaf_algorithm())?;
         let addresses: Vec<_> = inputs.names.ips.iter().filter_map(Ip::get).collect();
         let csr = Request::make(&key, &inputs.names.fqdn, &[], &inputs.names.dns_names, &addresses)?;
-        let request = SignRequest {
-            endpoints: endpoints.to_vec(),
-            accepted_cas: bundle(accepted),
-            token: inputs.root.token.clone(),
-            csr,
-        };
-        let call = tokio::time::timeout(SIGN_MAX, self.trust.sign(request));
-        let signed = tokio::select! {
-            biased;
-            answer = call => answer.map_err(|_| ControllerError::new("signing took more than a minute"))??,
-            // The inputs may have changed: look again instead of waiting for an answer to an old question.
-            () = ctx.wake().woken() => {
+        let request =
+            SignRequest { endpoints, accepted_cas: bundle(accepted), token: inputs.root.token.clone(), csr };
+        let Some(signed) = self.ask(inputs, &request, ctx).await? else { return Ok(None) };
+        let refused =
+            |error| ControllerError::new(format!("certificate of the trust service refused: {error}"));
+        request.check(&signed.0).map_err(refused)?;
+        Ok(Some(ApiCertificate {
+            accepted_cas: accepted.clone(),
+            client: None,
+            server: Some(PemCertificateAndKey { crt: signed.0, key: Bytes::from(key.to_pem()) }),
+        }))
+    }
+
+    /// Asks until there is an answer, or a better question.
+    async fn ask(
+        &self,
+        inputs: &Inputs,
+        request: &SignRequest,
+        ctx: &Context,
+    ) -> Result<Option<Signed>, ControllerError> {
+        let began = tokio::time::Instant::now();
+        let mut call = pin!(tokio::time::timeout(SIGN_MAX, self.trust.sign(request.clone())));
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut call => {
+                    let late = |_| ControllerError::new("signing took more than a minute");
+                    return Ok(Some(answer.map_err(late)??));
+                }
+                () = ctx.wake().woken() => {}
+            }
+            let asks_the_same = Self::gather(ctx)?.as_ref() == Some(inputs);
+            // Members may claim new addresses all the time; that must not keep an answer from arriving.
+            let same_endpoints = began.elapsed() < SIGN_LONG || endpoints(ctx)? == request.endpoints;
+            if !(asks_the_same && same_endpoints) {
                 ctx.wake().wake();
                 return Ok(None);
             }
-        };
-        Ok(Some(ApiCertificate {
-            accepted_cas: split(&signed.ca),
-            client: None,
-            server: Some(PemCertificateAndKey { crt: signed.crt, key: Bytes::from(key.to_pem()) }),
-        }))
+        }
     }
+}
+
+/// The control plane machines to ask, those that are sure first.
+fn endpoints(ctx: &Context) -> Result<Vec<IpAddr>, ControllerError> {
+    let mut all = ctx.list::<Endpoint>()?;
+    let rank = |id: &str| ENDPOINTS.iter().position(|known| *known == id).unwrap_or(ENDPOINTS.len());
+    all.sort_by_key(|found| rank(found.id()));
+    let mut addresses = Vec::new();
+    for address in all.iter().flat_map(|found| found.addresses.iter().filter_map(Ip::get)) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    Ok(addresses)
 }
 
 async fn control_plane(inputs: &Inputs, ctx: &Context) -> Result<ApiCertificate, ControllerError> {
@@ -180,20 +220,4 @@ fn bundle(authorities: &[PemCertificate]) -> Bytes {
         }
     }
     all.freeze()
-}
-
-/// Each certificate of a bundle by itself.
-fn split(bundle: &Bytes) -> Vec<PemCertificate> {
-    const END: &[u8] = b"-----END CERTIFICATE-----";
-    let mut found = Vec::new();
-    let mut start = 0;
-    while let Some(at) = bundle[start..].windows(END.len()).position(|window| window == END) {
-        let mut end = start + at + END.len();
-        if bundle.get(end) == Some(&b'\n') {
-            end += 1;
-        }
-        found.push(PemCertificate { crt: bundle.slice(start..end) });
-        start = end;
-    }
-    found
 }

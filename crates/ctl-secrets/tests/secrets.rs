@@ -109,7 +109,7 @@ impl TrustService for FakeTrust {
         let request = Request::from_pem(&request.csr).map_err(|error| SignError(error.to_string()))?;
         let crt =
             authority.sign_request(&request, &grant, now()).map_err(|error| SignError(error.to_string()))?;
-        Ok(Signed { ca: authority.crt_pem().to_owned().into(), crt: crt.into() })
+        Ok(Signed(crt.into()))
     }
 }
 
@@ -262,18 +262,69 @@ async fn a_question_is_dropped_when_its_inputs_change() {
     );
     let trust = FakeTrust::default();
     let mut harness = Harness::new(&lab.state, Api::new(trust.clone())).unwrap();
-    let wake = harness.context().wake().clone();
+    let (wake, state) = (harness.context().wake().clone(), lab.state.clone());
     let later = tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        for second in 1..=4 {
+            // A wake-up for nothing, and addresses that come and go.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let spec = Endpoint { addresses: vec![IpAddr::from([10, 5, 0, second]).into()] };
+            state
+                .modify::<Endpoint>("controlplane", "discovery", "", |stored| *stored = spec.clone())
+                .unwrap();
+            wake.wake();
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        state
+            .modify::<CertSAN>("secrets", id::API, "secrets.APICertSANsController", |names| {
+                names.fqdn = "other".into()
+            })
+            .unwrap();
         wake.wake();
     });
+    let began = tokio::time::Instant::now();
     harness.reconcile().await.unwrap();
+    assert_eq!(began.elapsed().as_millis(), 4500, "a new name counts at once, new addresses do not");
     later.await.unwrap();
     assert_eq!(trust.asked.lock().unwrap().len(), 1);
     assert!(harness.was_woken().await, "another pass follows at once");
 
     let error = harness.reconcile().await.unwrap_err().to_string();
     assert_eq!(error, "signing took more than a minute");
+    let asked = trust.asked.lock().unwrap();
+    let endpoints: Vec<_> = asked[1].endpoints.iter().map(ToString::to_string).collect();
+    assert_eq!(endpoints, ["10.5.0.2", "10.5.0.4"], "those of the configuration first");
+}
+
+#[tokio::test]
+async fn a_worker_takes_no_certificate_of_an_authority_that_its_configuration_does_not_name() {
+    let lab = Lab::new("worker");
+    lab.roots().await;
+    Harness::new(&lab.state, StaticEndpoint::new(NoNames)).unwrap().reconcile().await.unwrap();
+    // Of the same name, as a liar would make it.
+    let trust = FakeTrust { authority: Some(Arc::new(authority())), ..Default::default() };
+    let mut harness = Harness::new(&lab.state, Api::new(trust)).unwrap();
+    let error = harness.reconcile().await.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "certificate of the trust service refused: certificate is not signed by an accepted certificate authority"
+    );
+    assert!(lab.state.get::<ApiCertificate>("secrets", id::API).is_err());
+}
+
+#[tokio::test]
+async fn other_addresses_of_control_planes_are_no_reason_for_a_new_certificate() {
+    let lab = Lab::new("worker");
+    lab.roots().await;
+    Harness::new(&lab.state, StaticEndpoint::new(NoNames)).unwrap().reconcile().await.unwrap();
+    let signer = Arc::new(Authority::from_pem(lab.ca.crt_pem(), lab.ca.key_pem()).unwrap());
+    let trust = FakeTrust { authority: Some(signer), ..Default::default() };
+    let mut harness = Harness::new(&lab.state, Api::new(trust.clone())).unwrap();
+    harness.reconcile().await.unwrap();
+    let first = lab.api();
+    let liar = Endpoint { addresses: vec![IpAddr::from([10, 5, 0, 66]).into()] };
+    lab.put("controlplane", "discovery", liar);
+    harness.reconcile().await.unwrap();
+    assert_eq!((lab.api(), trust.asked.lock().unwrap().len()), (first, 1));
 }
 
 struct NoNames;

@@ -131,7 +131,7 @@ fn secrets(runtime: &ichor_cosi::Runtime) -> Result<(), FamilyError> {
     runtime.register(secrets::ApiCertSans)?;
     runtime.register(secrets::MaintenanceCertSans)?;
     runtime.register(secrets::KubernetesCertSans)?;
-    runtime.register(secrets::Api::new(TrustClient))?;
+    runtime.register(secrets::Api::new(TrustClient::default()))?;
     runtime.register(secrets::Trustd::default())?;
     runtime.register(secrets::Etcd::default())?;
     runtime.register(secrets::Kubernetes::default())?;

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use crate::{CertInfo, PkiError, PrivateKey, request, text};
+use crate::{CertInfo, PkiError, PrivateKey, Request, request, text};
 
 /// Checks that a certificate and a key belong together and are valid at `now`.
 pub fn pair(crt: impl AsRef<[u8]>, key: impl AsRef<[u8]>, now: Timestamp) -> Result<CertInfo, PkiError> {
@@ -56,6 +56,22 @@ pub fn issued_by(crt: impl AsRef<[u8]>, authorities: impl AsRef<[u8]>) -> Result
         }
     }
     Ok(false)
+}
+
+/// Checks that a certificate answers a request: it is for the request's key and one of `authorities` signed it.
+pub fn answer(
+    crt: impl AsRef<[u8]>,
+    request: &Request,
+    authorities: impl AsRef<[u8]>,
+) -> Result<CertInfo, PkiError> {
+    let info = CertInfo::parse(&crt)?;
+    if info.spki != request.spki() {
+        return Err(PkiError::KeyMismatch);
+    }
+    if !issued_by(crt, authorities)? {
+        return Err(PkiError::UnknownAuthority);
+    }
+    Ok(info)
 }
 
 pub(crate) fn matches(info: &CertInfo, key: &PrivateKey) -> Result<(), PkiError> {

@@ -60,6 +60,9 @@ pub enum PkiError {
     /// A certificate and a key that do not belong together.
     #[error("private key does not match the certificate")]
     KeyMismatch,
+    /// A certificate that none of the given authorities signed.
+    #[error("certificate is not signed by an accepted certificate authority")]
+    UnknownAuthority,
     /// A certificate that must be an authority and is none.
     #[error("certificate is not a certificate authority")]
     NotAuthority,

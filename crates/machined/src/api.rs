@@ -19,6 +19,7 @@ pub mod meta;
 pub mod mode;
 pub mod others;
 pub mod proc;
+pub mod ration;
 pub mod reply;
 pub mod server;
 pub mod sockets;

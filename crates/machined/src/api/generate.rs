@@ -1,5 +1,7 @@
 //! Machine configurations made on the node. Deprecated, and still asked for by older tools.
 
+use std::time::Instant;
+
 use jiff::Timestamp;
 use tonic::{Response, Status};
 
@@ -13,6 +15,7 @@ use ichor_types::{MachineType, VersionContract};
 use ichor_wire::machine;
 
 use super::machine::ApiMode;
+use super::ration::Ration;
 use super::reply::{blocking, chain};
 use crate::node::Node;
 
@@ -23,6 +26,7 @@ const CONTRACT: VersionContract = VersionContract::new(1, 11);
 pub async fn generate_configuration(
     node: &Node,
     mode: ApiMode,
+    keys: &Ration,
     request: machine::GenerateConfigurationRequest,
 ) -> Result<Response<machine::GenerateConfigurationResponse>, Status> {
     let invalid = || Status::unknown("invalid generate request");
@@ -55,9 +59,12 @@ pub async fn generate_configuration(
     };
     let options = options(&machine, &cluster, &endpoint)?;
     let version = machine.kubernetes_version.trim_start_matches('v').to_owned();
-    // New keys take a moment.
+    let known = active.as_ref().and_then(|active| Secrets::from_config(active));
+    // New keys take seconds of a core, an RSA key among them, and in maintenance mode anybody may ask for them.
+    let granted = known.is_none().then(|| keys.take(Instant::now())).transpose()?;
     let message = blocking(move || {
-        let secrets = match active.as_ref().and_then(|active| Secrets::from_config(active)) {
+        let _granted = granted;
+        let secrets = match known {
             Some(secrets) => secrets,
             None => Secrets::generate(now, CONTRACT).map_err(|error| Status::internal(chain(&error)))?,
         };

@@ -8,6 +8,7 @@ use ichor_etcd::Downgrade;
 use ichor_wire::machine::machine_service_server::MachineService;
 use ichor_wire::{common, machine};
 
+use super::ration::Ration;
 use super::reply::{Replies, Slots, holding};
 use super::{
     capture, client_config, configuration, containers, etcd, files, generate, host, kubeconfig, lifecycle,
@@ -52,12 +53,13 @@ pub struct Api {
     pub(super) node: Arc<Node>,
     pub(super) mode: ApiMode,
     streams: Streams,
+    keys: Ration,
 }
 
 impl Api {
     /// An API over `node`.
     pub fn new(node: Arc<Node>, mode: ApiMode) -> Self {
-        Self { node, mode, streams: Streams::default() }
+        Self { node, mode, streams: Streams::default(), keys: Ration::new("generating keys") }
     }
 }
 
@@ -200,7 +202,7 @@ impl MachineService for Api {
         &self,
         request: Request<machine::GenerateConfigurationRequest>,
     ) -> Result<Response<machine::GenerateConfigurationResponse>, Status> {
-        generate::generate_configuration(&self.node, self.mode, request.into_inner()).await
+        generate::generate_configuration(&self.node, self.mode, &self.keys, request.into_inner()).await
     }
 
     async fn hostname(&self, _request: Request<()>) -> Result<Response<machine::HostnameResponse>, Status> {

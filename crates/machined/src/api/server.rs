@@ -1,5 +1,6 @@
 //! The servers of machined: the machine socket, the filtered state of the daemons, maintenance mode.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use ichor_pki::{Role, RoleSet};
 use ichor_resource::TypedSpec;
 use ichor_resource::cluster::{Info, Member};
 use ichor_resource::k8s::Endpoint;
-use ichor_resource::network::{HostnameStatus, NodeAddress};
+use ichor_resource::network::{AddressStatus, HostnameStatus, LinkStatus, NodeAddress};
 use ichor_resource::secrets::{ApiCertificate, OSRootSecret, TrustdCertificate};
 use ichor_rpc::authorize::{Assign, Authorize};
 use ichor_rpc::budget::{BodyBudget, BodyLimits};
@@ -48,6 +49,9 @@ const MAINTENANCE_MESSAGE_MAX: usize = 4 * MIB;
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
+
+/// The link of the SideroLink tunnel.
+const TUNNEL: &str = "siderolink";
 
 /// Bounds of the machine socket: one message of the largest size at a time, and many of a usual one.
 fn machine_limits() -> Limits {
@@ -232,11 +236,14 @@ pub async fn serve_maintenance(
         .with(state);
     let limits = maintenance_limits();
     let (audit, ledger) = (node.audit.clone(), Arc::new(Ledger::default()));
+    let tunnel = node.state.clone();
     let telling = tell_handshakes(Reports(node.audit.clone()), ledger.clone());
     let make: Make = Box::new(move |peer| {
         let gate = MaintenanceGate(CatchPanic(services.clone()));
         let audited = Audited::new(gate, audit.clone(), None);
-        Boxed::new(Grpc::new(Assign::new(audited, maintenance_roles), peer))
+        // Once for a connection: its two addresses stay what they are.
+        let roles = maintenance_roles(&tunnel, &peer);
+        Boxed::new(Grpc::new(Assign::new(audited, move |_| roles.clone()), peer))
     });
     let serving = serve_tls_boxed(listener, config, limits, stop, ledger, make);
     tokio::select! {
@@ -254,11 +261,69 @@ async fn tell_handshakes(reports: Reports, ledger: Arc<Ledger>) {
     }
 }
 
-/// A peer over SideroLink is the management plane; everyone else may look.
-fn maintenance_roles(peer: &PeerIdentity) -> RoleSet {
-    let siderolink = peer.address.is_some_and(|address| match address.ip() {
-        std::net::IpAddr::V6(ip) => ip.octets()[0] == 0xfd && ip.octets()[7] == 0x03,
-        std::net::IpAddr::V4(_) => false,
-    });
-    RoleSet::of(&[if siderolink { Role::Admin } else { Role::Reader }])
+/// The management plane at the other end of the SideroLink tunnel is an administrator; everyone else may look.
+///
+/// An address of the range is not enough: anybody on the network can take one. The peer has to have connected to an
+/// address of the tunnel's own link, from which answers go into the tunnel only.
+fn maintenance_roles(state: &State, peer: &PeerIdentity) -> RoleSet {
+    let is_in_range = |ip: IpAddr| match ip {
+        IpAddr::V6(ip) => ip.octets()[0] == 0xfd && ip.octets()[7] == 0x03,
+        IpAddr::V4(_) => false,
+    };
+    let from_tunnel = match (peer.address, peer.local) {
+        (Some(remote), Some(local)) => is_in_range(remote.ip()) && is_of_tunnel(state, local.ip()),
+        _ => false,
+    };
+    RoleSet::of(&[if from_tunnel { Role::Admin } else { Role::Reader }])
+}
+
+/// Whether an address of this machine is one of the tunnel's link.
+fn is_of_tunnel(state: &State, address: IpAddr) -> bool {
+    let is_tunnel = state.find::<LinkStatus>("network", TUNNEL).is_some_and(|link| link.kind == "wireguard");
+    is_tunnel
+        && state.list::<AddressStatus>("network").iter().any(|status| {
+            status.link_name == TUNNEL && status.address.get().is_some_and(|net| net.addr() == address)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use ichor_cosi::SystemClock;
+
+    use super::*;
+
+    #[test]
+    fn an_address_of_the_siderolink_range_alone_does_not_make_an_administrator() {
+        let state = State::new(SystemClock);
+        crate::meta::register(&state).unwrap();
+        let peer = |remote: &str, local: &str| PeerIdentity {
+            address: Some(remote.parse().unwrap()),
+            local: Some(local.parse().unwrap()),
+            ..PeerIdentity::default()
+        };
+        let inside = peer("[fdae:41e4:649b:9303::1]:4000", "[fdae:41e4:649b:9303::2]:50000");
+        let (admin, reader) = (RoleSet::of(&[Role::Admin]), RoleSet::of(&[Role::Reader]));
+        assert_eq!(maintenance_roles(&state, &inside), reader, "there is no tunnel");
+
+        let address = |link: &str| AddressStatus {
+            address: "fdae:41e4:649b:9303::2/64".parse().unwrap(),
+            link_name: link.into(),
+            ..AddressStatus::default()
+        };
+        state.create("network", "eth0/a", address("eth0"), "").unwrap();
+        let link = |kind: &str| LinkStatus { kind: kind.into(), ..LinkStatus::default() };
+        state.create("network", TUNNEL, link("bridge"), "").unwrap();
+        assert_eq!(maintenance_roles(&state, &inside), reader, "the address is on another link");
+        state.create("network", "siderolink/a", address(TUNNEL), "").unwrap();
+        assert_eq!(maintenance_roles(&state, &inside), reader, "the link is no tunnel");
+        state.modify::<LinkStatus>("network", TUNNEL, "", |spec| *spec = link("wireguard")).unwrap();
+        assert_eq!(maintenance_roles(&state, &inside), admin);
+        for (remote, local) in [
+            ("[fdae:41e4:649b:9303::1]:4000", "[fd00::2]:50000"),
+            ("[fd00::1]:4000", "[fdae:41e4:649b:9303::2]:50000"),
+            ("10.0.0.1:4000", "10.0.0.2:50000"),
+        ] {
+            assert_eq!(maintenance_roles(&state, &peer(remote, local)), reader, "{remote} to {local}");
+        }
+    }
 }

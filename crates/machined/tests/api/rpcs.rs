@@ -168,11 +168,8 @@ async fn a_capture_is_a_file_and_its_place_is_free_when_the_caller_goes() {
     tokio::time::timeout(WAIT, again).await.unwrap();
 }
 
-#[tokio::test]
-#[allow(deprecated, reason = "deprecated for clients; the node still answers")]
-async fn configurations_are_generated_on_the_node_but_not_on_workers() {
-    let bench = Bench::start().await;
-    let request = machine::GenerateConfigurationRequest {
+fn generate_request() -> machine::GenerateConfigurationRequest {
+    machine::GenerateConfigurationRequest {
         config_version: "v1alpha1".into(),
         cluster_config: Some(machine::ClusterConfig {
             name: "made".into(),
@@ -189,7 +186,32 @@ async fn configurations_are_generated_on_the_node_but_not_on_workers() {
             ..machine::MachineConfig::default()
         }),
         override_time: None,
+    }
+}
+
+#[tokio::test]
+#[allow(deprecated, reason = "deprecated for clients; the node still answers")]
+async fn strangers_cannot_have_keys_made_in_a_loop() {
+    let bench = Bench::start().await;
+    let maintenance = bench.maintenance().await;
+    let call = || {
+        let mut client = maintenance.machine();
+        async move { client.generate_configuration(generate_request()).await.map(drop) }
     };
+    let all = futures_util::future::join_all((0..6).map(|_| call())).await;
+    let (made, refused): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
+    assert_eq!((made.len(), refused.len()), (1, 5));
+    for status in refused.into_iter().map(Result::unwrap_err) {
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(status.message().starts_with("generating keys is under way"), "{}", status.message());
+    }
+}
+
+#[tokio::test]
+#[allow(deprecated, reason = "deprecated for clients; the node still answers")]
+async fn configurations_are_generated_on_the_node_but_not_on_workers() {
+    let bench = Bench::start().await;
+    let request = generate_request();
     let reply =
         bench.machine().generate_configuration(bench.as_admin(request.clone())).await.unwrap().into_inner();
     let config = String::from_utf8(reply.messages[0].data[0].clone()).unwrap();

@@ -2,7 +2,6 @@
 
 pub mod age;
 pub mod bars;
-pub mod bolt;
 pub mod cgroups;
 pub mod cmd;
 pub mod complete;
@@ -12,6 +11,7 @@ pub mod dashboard;
 pub mod explain;
 pub mod failure;
 pub mod files;
+mod flags;
 pub mod fleet;
 pub mod follow;
 pub mod help;

@@ -233,6 +233,12 @@ impl Call {
         self.path[self.path.len() - 1]
     }
 
+    /// True when the command has this flag, written as a literal; the place of an argument is known as well.
+    pub fn knows(&self, literal: &str) -> bool {
+        let name = literal.trim_matches('"');
+        name == literal || flags_of(&self.path).any(|flag| flag.name == name)
+    }
+
     /// True when the flag stands on the command line.
     pub fn given(&self, name: &str) -> bool {
         self.values.iter().any(|(flag, _)| flag.name == name)

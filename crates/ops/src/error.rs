@@ -281,6 +281,20 @@ pub enum Problem {
         /// How long it was waited for.
         after: Duration,
     },
+    /// A snapshot that does not end with its checksum.
+    #[error("sha256 checksum not found (size {size})")]
+    SnapshotCut {
+        /// How much of it arrived.
+        size: u64,
+    },
+    /// A file that is not a snapshot.
+    #[error("{name} is not a snapshot: {reason}")]
+    NotASnapshot {
+        /// The file.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
     /// Conformance tests failed.
     #[error("tests failed: code {code}")]
     TestsFailed {

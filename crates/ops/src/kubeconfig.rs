@@ -245,7 +245,7 @@ mod tests {
     fn a_taken_name_gets_a_number_everywhere() {
         let (text, renamed) =
             merge(&config("lab", "https://a"), &config("lab", "https://b"), None, |_, _| {
-                Ok(Decision::Rename)
+                Ok::<_, Error>(Decision::Rename)
             })
             .unwrap();
         assert_eq!(

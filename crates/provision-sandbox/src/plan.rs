@@ -42,7 +42,7 @@ impl Sandbox {
         let named = image(request.image.as_deref());
         let found = fs::canonicalize(&named).ok();
         let found = found.filter(|path| path.is_file() && File::open(path).is_ok());
-        let image = found.ok_or_else(|| ProvisionError::NoImage { path: named })?;
+        let image = found.ok_or(ProvisionError::NoImage { path: named })?;
         let text = image.to_str().ok_or_else(|| ProvisionError::NoImage { path: image.clone() })?;
         let mut cluster = Cluster::plan(Self::NAME, request, IpNet::V4(cidr), text)?;
         cluster.images = images(request.images.as_deref(), &image)?;

@@ -20,7 +20,7 @@ pub use cluster::{Cluster, Machine, MachineKind, MachineStatus, Network, Resourc
 pub use endpoint::Endpoint;
 pub use error::ProvisionError;
 pub use plan::{ClusterRequest, Configs, MachineRequest, NewMachine, Plan, Setting, check_settings};
-pub use registry::{Registration, Registry};
+pub use registry::{Helper, Registration, Registry};
 pub use store::{Store, check_name};
 
 /// What is done to the power of a machine.

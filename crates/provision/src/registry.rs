@@ -13,8 +13,11 @@ pub struct Registration {
     pub open: fn(Store) -> Arc<dyn Provider>,
     /// Runs one of the provider's own processes when the arguments ask for it: a provider may start the program anew
     /// to have a process that outlives it.
-    pub helper: Option<fn(&[String]) -> Option<ExitCode>>,
+    pub helper: Option<Helper>,
 }
+
+/// A provider's own processes: the exit code of the one that the arguments ask for, if they do.
+pub type Helper = fn(&[String]) -> Option<ExitCode>;
 
 /// All providers of a program; the first one is the default.
 pub struct Registry {

@@ -1,5 +1,7 @@
 //! `apply-config`: sends a configuration to machines.
 
+use std::time::Duration;
+
 use ichor_config::Diagnostic;
 use ichor_config::diagnostic::told_of;
 use ichor_wire::machine::apply_configuration_request::Mode;
@@ -7,6 +9,7 @@ use ichor_wire::machine::{ApplyConfiguration, ApplyConfigurationRequest};
 
 use crate::failure::Failure;
 use crate::files;
+use crate::flags::flags;
 use crate::machineconfig;
 use crate::parse::Call;
 use crate::session::{Session, block_on};
@@ -51,9 +54,37 @@ pub static APPLY: Command = Command {
     ..Command::EMPTY
 };
 
-/// Reads `--mode`.
-pub fn mode(call: &Call) -> Result<Mode, Failure> {
-    Ok(match call.text("mode") {
+/// How a configuration is applied, as the flags of commands that change it say.
+pub struct ApplyFlags {
+    mode: Mode,
+    timeout: Duration,
+    dry_run: bool,
+}
+
+impl ApplyFlags {
+    /// Reads `--mode`, `--timeout` and `--dry-run`.
+    pub fn of(call: &Call) -> Result<Self, Failure> {
+        let mode = mode(call.text("mode"))?;
+        Ok(Self { mode, timeout: call.duration("timeout"), dry_run: call.on("dry-run") })
+    }
+
+    /// The request for `data`.
+    pub fn request(&self, data: Vec<u8>) -> ApplyConfigurationRequest {
+        let timeout = prost_types::Duration {
+            seconds: i64::try_from(self.timeout.as_secs()).unwrap_or(i64::MAX),
+            nanos: i32::try_from(self.timeout.subsec_nanos()).unwrap_or_default(),
+        };
+        ApplyConfigurationRequest {
+            data,
+            mode: self.mode.into(),
+            dry_run: self.dry_run,
+            try_mode_timeout: Some(timeout),
+        }
+    }
+}
+
+fn mode(name: &str) -> Result<Mode, Failure> {
+    Ok(match name {
         "auto" => Mode::Auto,
         "no-reboot" => Mode::NoReboot,
         "reboot" => Mode::Reboot,
@@ -68,21 +99,6 @@ pub fn mode(call: &Call) -> Result<Mode, Failure> {
                 "invalid apply mode: \"{other}\": possible values are: auto, no-reboot, reboot, staged, try"
             )));
         }
-    })
-}
-
-/// The request for `data` with the flags of the call.
-pub fn request(call: &Call, data: Vec<u8>) -> Result<ApplyConfigurationRequest, Failure> {
-    let timeout = call.duration("timeout");
-    let timeout = prost_types::Duration {
-        seconds: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        nanos: i32::try_from(timeout.subsec_nanos()).unwrap_or_default(),
-    };
-    Ok(ApplyConfigurationRequest {
-        data,
-        mode: mode(call)?.into(),
-        dry_run: call.on("dry-run"),
-        try_mode_timeout: Some(timeout),
     })
 }
 
@@ -112,6 +128,16 @@ fn pointed(failure: Failure, file: &str, sent: &str) -> Failure {
     Failure::new(format!("{}\n\n{}", &told[..head], shown.join("\n").trim_end())).whole()
 }
 
+flags! {
+    /// The command line beside [`ApplyFlags`].
+    TargetFlags {
+        connection: connection(),
+        insecure: on("insecure"),
+        fingerprints: list("cert-fingerprint"),
+        patches: list("config-patch"),
+    }
+}
+
 fn run(call: &Call) -> Result<(), Failure> {
     if let Some(word) = call.args.first()
         && !["machineconfig", "mc", "config"].contains(&word.as_str())
@@ -122,19 +148,17 @@ fn run(call: &Call) -> Result<(), Failure> {
     let Some(file) = call.some_text("file") else {
         return Err(Failure::new("no filename supplied for configuration").hint("add --file FILE"));
     };
-    mode(call)?;
-    let fingerprints = call.list("cert-fingerprint");
-    if !fingerprints.is_empty() && !call.on("insecure") {
+    let (apply, target) = (ApplyFlags::of(call)?, TargetFlags::of(call));
+    if !target.fingerprints.is_empty() && !target.insecure {
         return Err(Failure::new("--cert-fingerprint is only for --insecure"));
     }
-    let data = machineconfig::patched_file(file, files::read_or_stdin(file)?, &call.list("config-patch"))?;
+    let data = machineconfig::patched_file(file, files::read_or_stdin(file)?, &target.patches)?;
     let sent = String::from_utf8_lossy(&data).into_owned();
-    let request = request(call, data)?;
+    let request = apply.request(data);
     block_on(async {
-        let session = if call.on("insecure") {
-            Session::open_insecure(&call.connection(), &fingerprints).await?
-        } else {
-            Session::open(&call.connection()).await?
+        let session = match target.insecure {
+            true => Session::open_insecure(&target.connection, &target.fingerprints).await?,
+            false => Session::open(&target.connection).await?,
         };
         let reply = session.ask(session.all().machine().apply_configuration(request)).await;
         let doing = "error applying new configuration";

@@ -57,8 +57,9 @@ fn run(call: &Call) -> Result<(), Failure> {
         follow: call.on("follow"),
         tail_lines: i32::try_from(call.int("tail")).unwrap_or(-1),
     };
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let stream = session.all().machine().logs(request).await;
         let mut stream =
             stream.map_err(|status| explain::status("error fetching the audit log", &status))?.into_inner();

@@ -42,15 +42,16 @@ pub static CGROUPS: Command = Command {
 
 fn run(call: &Call) -> Result<(), Failure> {
     let schema = schema(call)?;
+    let (connection, resolve) = (call.connection(), !call.on("skip-cri-resolve"));
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let client = session.only()?;
         let processes = processes(&client).await;
         let devices = devices(&session, &client).await;
         let packed = copy(&session, &client, "/sys/fs/cgroup").await?;
         let mut root = Group::from_tar(flate2::read::GzDecoder::new(packed.as_slice()))
             .context("error reading cgroups")?;
-        if !call.on("skip-cri-resolve") {
+        if resolve {
             root.rename(&pods(&client).await);
         }
         root.resolve(&processes, &devices);

@@ -59,8 +59,9 @@ pub fn place(call: &Call) -> (String, i32) {
 
 fn containers(call: &Call) -> Result<(), Failure> {
     let (namespace, driver) = place(call);
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let request = ContainersRequest { namespace, driver };
         let reply = session.ask(session.all().machine().containers(request)).await;
         let replies =
@@ -71,8 +72,9 @@ fn containers(call: &Call) -> Result<(), Failure> {
 
 fn stats(call: &Call) -> Result<(), Failure> {
     let (namespace, driver) = place(call);
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let reply = session.ask(session.all().machine().stats(StatsRequest { namespace, driver })).await;
         let replies =
             session.gather("error getting stats", reply.map(|reply| reply.into_inner().messages))?;
@@ -83,8 +85,9 @@ fn stats(call: &Call) -> Result<(), Failure> {
 fn restart(call: &Call) -> Result<(), Failure> {
     let (namespace, driver) = place(call);
     let request = RestartRequest { namespace, id: call.arg(0).to_owned(), driver };
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let reply = session.ask(session.all().machine().restart(request)).await;
         session.gather("error restarting process", reply.map(|reply| reply.into_inner().messages))?;
         Ok(())

@@ -35,12 +35,13 @@ pub static COPY: Command = Command {
 
 fn run(call: &Call) -> Result<(), Failure> {
     let request = CopyRequest { root_path: call.arg(0).to_owned() };
+    let (connection, target) = (call.connection(), call.arg(1));
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let client = session.only()?;
         let stream = client.machine().copy(request).await;
         let stream = stream.map_err(|status| explain::status("error copying", &status))?.into_inner();
-        match call.arg(1) {
+        match target {
             "-" => to_stdout(stream, &session.label).await,
             directory => to_directory(stream, &session.label, Path::new(directory)).await,
         }

@@ -29,8 +29,10 @@ pub static DASHBOARD: Command = Command {
 };
 
 fn run(call: &Call) -> Result<(), Failure> {
+    let (connection, insecure) = (call.connection(), call.on("insecure"));
+    let interval = call.duration("update-interval").max(INTERVAL_MIN);
     block_on(async {
-        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
-        dashboard::run(&session, call.duration("update-interval").max(INTERVAL_MIN)).await
+        let session = Session::open_either(&connection, insecure).await?;
+        dashboard::run(&session, interval).await
     })
 }

@@ -6,7 +6,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 
-use crate::cmd::{apply, patch};
+use crate::cmd::apply::{self, ApplyFlags};
+use crate::cmd::patch;
 use crate::failure::{Context, Failure};
 use crate::parse::Call;
 use crate::session::{Session, block_on, warn_of_old_versions};
@@ -36,21 +37,27 @@ pub static EDIT: Command = Command {
 };
 
 fn run(call: &Call) -> Result<(), Failure> {
-    apply::mode(call)?;
+    let (apply, active) = (ApplyFlags::of(call)?, patch::ActiveFlags::of(call));
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&active.connection).await?;
         warn_of_old_versions(&session).await;
         for node in &session.nodes {
-            for config in patch::configurations(&session, call, node).await? {
+            for config in patch::configurations(&session, &active, node).await? {
                 let name = patch::name_of(&config);
-                edit(&session, call, node, &name, &ichor_ops::node_config::text_of(&config)?).await?;
+                edit(&session, &apply, node, &name, &ichor_ops::node_config::text_of(&config)?).await?;
             }
         }
         Ok(())
     })
 }
 
-async fn edit(session: &Session, call: &Call, node: &str, name: &str, original: &str) -> Result<(), Failure> {
+async fn edit(
+    session: &Session,
+    apply: &ApplyFlags,
+    node: &str,
+    name: &str,
+    original: &str,
+) -> Result<(), Failure> {
     let mut current = original.to_owned();
     let mut last_error: Option<String> = None;
     loop {
@@ -69,7 +76,7 @@ async fn edit(session: &Session, call: &Call, node: &str, name: &str, original: 
             let kept = file.keep();
             return Err(Failure::new(error).hint(format!("your version is kept in {}", kept.display())));
         }
-        let request = apply::request(call, edited.clone().into_bytes())?;
+        let request = apply.request(edited.clone().into_bytes());
         match session.node(node).machine().apply_configuration(request).await {
             Ok(reply) => {
                 for reply in reply.into_inner().messages {

@@ -1,10 +1,11 @@
 //! `etcd` and `bootstrap`: the database of the control plane.
 
-use ichor_wire::common::Data;
+use ichor_ops::etcd::{self, describe};
 use ichor_wire::ichor::node::{EtcdRebuild, EtcdRebuildRequest};
 use ichor_wire::machine as wire;
 use ichor_wire::machine::{EtcdMemberAlarm, EtcdMembers, EtcdStatus};
 
+use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::parse::Call;
 use crate::print;
@@ -13,8 +14,8 @@ use crate::table::{Args, Command, Complete, Flag, Group};
 use crate::tabs::Table;
 use crate::text;
 
-use super::etcd_backup::{AGE_IDENTITY, BACKUP, FETCH, S3_ENDPOINT, S3_PATH_STYLE, S3_REGION, load};
-use super::etcd_snapshot::{SNAPSHOT, describe};
+use super::etcd_backup::{AGE_IDENTITY, BACKUP, FETCH, S3_ENDPOINT, S3_PATH_STYLE, S3_REGION, SourceFlags};
+use super::etcd_snapshot::SNAPSHOT;
 
 /// The parent.
 pub static ETCD: Command = Command {
@@ -148,15 +149,15 @@ pub static BOOTSTRAP: Command = Command {
 
 /// Asks all machines, or with `one` the only one, and sorts the replies.
 macro_rules! ask {
-    (one $call:expr, $doing:expr, $request:expr, $method:ident) => {
-        ask!(@run $call, $doing, $request, $method, true)
+    (one $connection:expr, $doing:expr, $request:expr, $method:ident) => {
+        ask!(@run $connection, $doing, $request, $method, true)
     };
-    ($call:expr, $doing:expr, $request:expr, $method:ident) => {
-        ask!(@run $call, $doing, $request, $method, false)
+    ($connection:expr, $doing:expr, $request:expr, $method:ident) => {
+        ask!(@run $connection, $doing, $request, $method, false)
     };
-    (@run $call:expr, $doing:expr, $request:expr, $method:ident, $one:literal) => {
+    (@run $connection:expr, $doing:expr, $request:expr, $method:ident, $one:literal) => {
         async {
-            let session = Session::open(&$call.connection()).await?;
+            let session = Session::open(&$connection).await?;
             if $one {
                 session.only()?;
             }
@@ -171,15 +172,17 @@ fn member(id: u64) -> String {
 }
 
 fn alarm_list(call: &Call) -> Result<(), Failure> {
+    let connection = call.connection();
     block_on(async {
-        let replies = ask!(call, "error getting alarms", (), etcd_alarm_list).await?;
+        let replies = ask!(connection, "error getting alarms", (), etcd_alarm_list).await?;
         print(&alarms_text(replies.into_iter().map(|(node, reply)| (node, reply.member_alarms))))
     })
 }
 
 fn alarm_disarm(call: &Call) -> Result<(), Failure> {
+    let connection = call.connection();
     block_on(async {
-        let replies = ask!(call, "error disarming alarms", (), etcd_alarm_disarm).await?;
+        let replies = ask!(connection, "error disarming alarms", (), etcd_alarm_disarm).await?;
         print(&alarms_text(replies.into_iter().map(|(node, reply)| (node, reply.member_alarms))))
     })
 }
@@ -198,20 +201,23 @@ fn alarms_text(replies: impl Iterator<Item = (String, Vec<EtcdMemberAlarm>)>) ->
 }
 
 fn defrag(call: &Call) -> Result<(), Failure> {
-    block_on(async { ask!(one call, "error defragmenting", (), etcd_defragment).await.map(drop) })
+    let connection = call.connection();
+    block_on(async { ask!(one connection, "error defragmenting", (), etcd_defragment).await.map(drop) })
 }
 
 fn leave(call: &Call) -> Result<(), Failure> {
     let request = wire::EtcdLeaveClusterRequest {};
+    let connection = call.connection();
     block_on(async {
-        ask!(one call, "error leaving the cluster", request, etcd_leave_cluster).await.map(drop)
+        ask!(one connection, "error leaving the cluster", request, etcd_leave_cluster).await.map(drop)
     })
 }
 
 fn forfeit(call: &Call) -> Result<(), Failure> {
     let request = wire::EtcdForfeitLeadershipRequest {};
     let doing = "error forfeiting leadership";
-    block_on(async { ask!(call, doing, request, etcd_forfeit_leadership).await.map(drop) })
+    let connection = call.connection();
+    block_on(async { ask!(connection, doing, request, etcd_forfeit_leadership).await.map(drop) })
 }
 
 fn remove(call: &Call) -> Result<(), Failure> {
@@ -220,15 +226,17 @@ fn remove(call: &Call) -> Result<(), Failure> {
             .hint("`ichorctl etcd members` shows the ids")
     })?;
     let request = wire::EtcdRemoveMemberByIdRequest { member_id: id };
+    let connection = call.connection();
     block_on(async {
-        ask!(call, "error removing the member", request, etcd_remove_member_by_id).await.map(drop)
+        ask!(connection, "error removing the member", request, etcd_remove_member_by_id).await.map(drop)
     })
 }
 
 fn recover(call: &Call) -> Result<(), Failure> {
     let request = EtcdRebuildRequest { force: call.on("force") };
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         session.only()?;
         let reply = session.ask(session.all().node().etcd_rebuild(request)).await;
         let replies =
@@ -251,8 +259,9 @@ fn recovered_text(node: &str, reply: &EtcdRebuild) -> String {
 
 fn members(call: &Call) -> Result<(), Failure> {
     let request = wire::EtcdMemberListRequest { query_local: true };
+    let connection = call.connection();
     block_on(async {
-        let replies = ask!(call, "error getting members", request, etcd_member_list).await?;
+        let replies = ask!(connection, "error getting members", request, etcd_member_list).await?;
         print(&members_text(&replies))
     })
 }
@@ -278,8 +287,9 @@ fn members_text(replies: &[(String, EtcdMembers)]) -> String {
 }
 
 fn status(call: &Call) -> Result<(), Failure> {
+    let connection = call.connection();
     block_on(async {
-        let replies = ask!(call, "error getting status", (), etcd_status).await?;
+        let replies = ask!(connection, "error getting status", (), etcd_status).await?;
         print(&status_text(&replies))
     })
 }
@@ -333,9 +343,10 @@ fn downgrade_text(verb: &str, replies: Vec<(String, Option<wire::EtcdClusterDown
 
 fn downgrade_validate(call: &Call) -> Result<(), Failure> {
     let request = wire::EtcdDowngradeValidateRequest { version: call.arg(0).to_owned() };
+    let connection = call.connection();
     block_on(async {
         let replies =
-            ask!(one call, "error validating the downgrade", request, etcd_downgrade_validate).await?;
+            ask!(one connection, "error validating the downgrade", request, etcd_downgrade_validate).await?;
         let replies = replies.into_iter().map(|(node, reply)| (node, reply.cluster_downgrade)).collect();
         print(&downgrade_text("validate", replies))
     })
@@ -343,50 +354,61 @@ fn downgrade_validate(call: &Call) -> Result<(), Failure> {
 
 fn downgrade_enable(call: &Call) -> Result<(), Failure> {
     let request = wire::EtcdDowngradeEnableRequest { version: call.arg(0).to_owned() };
+    let connection = call.connection();
     block_on(async {
-        let replies = ask!(one call, "error enabling the downgrade", request, etcd_downgrade_enable).await?;
+        let replies =
+            ask!(one connection, "error enabling the downgrade", request, etcd_downgrade_enable).await?;
         let replies = replies.into_iter().map(|(node, reply)| (node, reply.cluster_downgrade)).collect();
         print(&downgrade_text("enable", replies))
     })
 }
 
 fn downgrade_cancel(call: &Call) -> Result<(), Failure> {
+    let connection = call.connection();
     block_on(async {
-        let replies = ask!(one call, "error canceling the downgrade", (), etcd_downgrade_cancel).await?;
+        let replies =
+            ask!(one connection, "error canceling the downgrade", (), etcd_downgrade_cancel).await?;
         let replies = replies.into_iter().map(|(node, reply)| (node, reply.cluster_downgrade)).collect();
         print(&downgrade_text("cancel", replies))
     })
 }
 
+/// The command line of `bootstrap`, resolved.
+struct BootstrapFlags {
+    connection: Connection,
+    /// Where to start from, and how it was named.
+    recover: Option<(SourceFlags, String)>,
+    skip_hash_check: bool,
+}
+
+impl BootstrapFlags {
+    fn of(call: &Call) -> Self {
+        let skip_hash_check = call.on("recover-skip-hash-check");
+        let source = |source: &str| (SourceFlags::of(call, source, skip_hash_check), source.to_owned());
+        Self {
+            connection: call.connection(),
+            recover: call.some_text("recover-from").map(source),
+            skip_hash_check,
+        }
+    }
+}
+
 fn bootstrap(call: &Call) -> Result<(), Failure> {
-    let recover = call.some_text("recover-from");
-    let skip = call.on("recover-skip-hash-check");
-    let request = wire::BootstrapRequest { recover_etcd: recover.is_some(), recover_skip_hash_check: skip };
+    let flags = BootstrapFlags::of(call);
     block_on(async {
         // The file is looked at before anything is sent.
-        let content = match recover {
-            Some(source) => Some(load(call, source, skip).await?),
+        let content = match &flags.recover {
+            Some((source, name)) => Some((source.load().await?, name)),
             None => None,
         };
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&flags.connection).await?;
         session.only()?;
-        if let Some(content) = content {
-            print(&format!(
-                "recovering from snapshot {:?}: {}\n",
-                recover.unwrap_or_default(),
-                describe(&content)?
-            ))?;
-            let chunks: Vec<Data> = content
-                .chunks(64 * 1024)
-                .map(|chunk| Data { metadata: None, bytes: chunk.to_vec().into() })
-                .collect();
-            let reply =
-                session.ask(session.all().machine().etcd_recover(futures_util::stream::iter(chunks))).await;
-            session.gather("error uploading snapshot", reply.map(|reply| reply.into_inner().messages))?;
+        if let Some((content, name)) = &content {
+            print(&format!("recovering from snapshot {name:?}: {}\n", describe(content)?))?;
         }
-        let reply = session.ask(session.all().machine().bootstrap(request)).await;
-        session.gather("error executing bootstrap", reply.map(|reply| reply.into_inner().messages))?;
-        Ok(())
+        let (client, content) = (session.all(), content.map(|(content, _)| content));
+        let started = etcd::bootstrap(&client, &session.label, content, flags.skip_hash_check);
+        Ok(session.ask(started).await?)
     })
 }
 

@@ -1,30 +1,20 @@
 //! `etcd backup` and `etcd fetch`: copies of the database in a directory or a bucket, sealed, and back again.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read as _, Write as _};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use jiff::Timestamp;
+use ichor_ops::Problem;
+use ichor_ops::etcd::{self, BackupOptions, Event, SNAPSHOT_MAX, Seal, Storage, check, describe};
 
-use super::etcd_snapshot::{Part, SNAPSHOT_MAX, check, create_private, describe, save};
 use crate::age::{self, Identity, Recipient};
-use crate::failure::{Context, Failure};
-use crate::files;
+use crate::connection::Connection;
+use crate::failure::{Context, Failure, chain};
 use crate::parse::Call;
-use crate::print;
 use crate::s3::{Bucket, Given, Place, Settings};
 use crate::session::{Session, block_on};
 use crate::table::{Args, Command, Complete, Flag};
-
-/// The endings of backups: plain, made smaller, sealed.
-const ENDING: &str = ".snap";
-const SMALLER: &str = ".zst";
-const SEALED: &str = ".age";
-/// What compressed files begin with.
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// A level that costs little: most of a database is text.
-const ZSTD_LEVEL: i32 = 3;
+use crate::{files, print, say};
 
 pub(super) const S3_ENDPOINT: Flag =
     Flag::text("s3-endpoint", "address of the S3 service, http:// for none of TLS (CUSTOM_S3_ENDPOINT)");
@@ -88,291 +78,197 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Where copies go.
-enum Target {
-    Directory(PathBuf),
-    Bucket(Bucket, String),
+fn is_set(name: &str) -> bool {
+    variable(name).as_deref() == Some("true")
 }
 
-/// How copies are made.
-struct Plan {
-    cluster: String,
-    keep: usize,
-    recipients: Vec<Recipient>,
-    compress: bool,
+/// The flags that lead to a bucket.
+pub(super) struct BucketFlags {
+    endpoint: Option<String>,
+    region: Option<String>,
+    path_style: Option<bool>,
 }
 
-fn bucket(call: &Call, name: &str) -> Result<Bucket, Failure> {
-    let given = Given {
-        endpoint: call.some_text("s3-endpoint"),
-        region: call.some_text("s3-region"),
-        path_style: call.given("s3-path-style").then(|| call.on("s3-path-style")),
-    };
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    Ok(Bucket::new(Settings::resolve(name, given, &variable, &read)?))
-}
+impl BucketFlags {
+    fn of(call: &Call) -> Self {
+        Self {
+            endpoint: call.some_text("s3-endpoint").map(str::to_owned),
+            region: call.some_text("s3-region").map(str::to_owned),
+            path_style: call.given("s3-path-style").then(|| call.on("s3-path-style")),
+        }
+    }
 
-impl Target {
-    fn of(call: &Call, cluster: &str) -> Result<Self, Failure> {
-        let place = match (call.args.first(), variable("BUCKET")) {
-            (Some(given), _) => Place::parse(given).transpose()?,
-            (None, Some(bucket)) => Some(Place::new(&bucket, "")?),
-            (None, None) => {
-                return Err(Failure::new("no place for the copies: give a directory or s3://BUCKET/PREFIX")
-                    .hint("or set BUCKET"));
-            }
+    fn open(&self, name: &str) -> Result<Bucket, Failure> {
+        let given = Given {
+            endpoint: self.endpoint.as_deref(),
+            region: self.region.as_deref(),
+            path_style: self.path_style,
         };
-        let Some(place) = place else {
-            let directory = PathBuf::from(call.arg(0));
-            std::fs::create_dir_all(&directory).context(format!("make {}", directory.display()))?;
-            return Ok(Self::Directory(directory));
-        };
-        let prefix = Some(place.key).filter(|key| !key.is_empty()).or_else(|| variable("S3_PREFIX"));
-        let prefix = prefix.unwrap_or_else(|| cluster.to_owned());
-        Ok(Self::Bucket(bucket(call, &place.bucket)?, prefix.trim_matches('/').to_owned()))
+        let read = |path: &str| std::fs::read_to_string(path).ok();
+        Ok(Bucket::new(Settings::resolve(name, given, &variable, &read)?))
     }
 }
 
-impl Plan {
+impl Storage for Bucket {
+    type Error = Failure;
+
+    fn name(&self, key: &str) -> String {
+        Bucket::name(self, key)
+    }
+
+    async fn put(&mut self, key: &str, file: &Path) -> Result<(), Failure> {
+        Bucket::put(self, key, file).await
+    }
+
+    async fn list(&mut self, prefix: &str) -> Result<Vec<String>, Failure> {
+        Bucket::list(self, prefix).await
+    }
+
+    async fn get(&mut self, key: &str, limit: u64) -> Result<Vec<u8>, Failure> {
+        let mut content = Vec::new();
+        Bucket::get(self, key, limit, &mut content).await?;
+        Ok(content)
+    }
+
+    async fn delete(&mut self, key: &str) -> Result<(), Failure> {
+        Bucket::delete(self, key).await
+    }
+}
+
+/// The command line of `etcd backup`, resolved.
+struct BackupFlags {
+    connection: Connection,
+    place: etcd::Place<Bucket>,
+    options: BackupOptions,
+}
+
+impl BackupFlags {
     fn of(call: &Call) -> Result<Self, Failure> {
-        let cluster = match (call.some_text("context"), variable("CLUSTER_NAME")) {
-            (Some(context), _) => context.to_owned(),
+        let connection = call.connection();
+        let cluster = match (&connection.context, variable("CLUSTER_NAME")) {
+            (Some(context), _) => context.clone(),
             (None, Some(name)) => name,
-            (None, None) => crate::profile::open(&call.connection())?.0.context,
+            (None, None) => crate::profile::open(&connection)?.0.context,
         };
-        let set = |name: &str| variable(name).as_deref() == Some("true");
+        // A cluster may be called anything; a file may not.
+        let cluster = cluster.replace('/', "-");
         let mut keys = call.list("age-recipient");
         if keys.is_empty() {
             keys.extend(variable("AGE_X25519_PUBLIC_KEY"));
         }
-        let open = call.on("no-encryption") || set("DISABLE_ENCRYPTION");
-        let recipients = match open {
+        let open = call.on("no-encryption") || is_set("DISABLE_ENCRYPTION");
+        let recipients: Vec<Recipient> = match open {
             true => Vec::new(),
             false => keys.iter().map(|key| Recipient::parse(key)).collect::<Result<_, _>>().plain()?,
         };
-        Ok(Self {
-            // A cluster may be called anything; a file may not.
-            cluster: cluster.replace('/', "-"),
+        let place = place(call.args.first().map(String::as_str), &BucketFlags::of(call), &cluster)?;
+        if matches!(place, etcd::Place::Bucket { .. }) && recipients.is_empty() && !open {
+            return Err(Failure::new(
+                "a copy of the database holds every secret of the cluster, and is not sealed",
+            )
+            .hint("name who may open it with --age-recipient age1..., or say --no-encryption"));
+        }
+        let options = BackupOptions {
+            cluster,
             keep: usize::try_from(call.int("keep")).unwrap_or(0),
-            recipients,
-            compress: call.on("compress") || set("ENABLE_COMPRESSION"),
-        })
+            compress: call.on("compress") || is_set("ENABLE_COMPRESSION"),
+            seal: (!recipients.is_empty()).then(|| seal(recipients)),
+            every: call.duration("every"),
+        };
+        Ok(Self { connection, place, options })
     }
+}
+
+/// Where copies go: a directory, which is made, or a bucket.
+fn place(given: Option<&str>, bucket: &BucketFlags, cluster: &str) -> Result<etcd::Place<Bucket>, Failure> {
+    let place = match (given, variable("BUCKET")) {
+        (Some(given), _) => Place::parse(given).transpose()?,
+        (None, Some(bucket)) => Some(Place::new(&bucket, "")?),
+        (None, None) => {
+            return Err(Failure::new("no place for the copies: give a directory or s3://BUCKET/PREFIX")
+                .hint("or set BUCKET"));
+        }
+    };
+    let Some(place) = place else {
+        let directory = PathBuf::from(given.unwrap_or_default());
+        std::fs::create_dir_all(&directory).context(format!("make {}", directory.display()))?;
+        return Ok(etcd::Place::Directory(directory));
+    };
+    let prefix = Some(place.key).filter(|key| !key.is_empty()).or_else(|| variable("S3_PREFIX"));
+    let prefix = prefix.unwrap_or_else(|| cluster.to_owned());
+    let storage = bucket.open(&place.bucket)?;
+    Ok(etcd::Place::Bucket { storage, prefix: prefix.trim_matches('/').to_owned() })
+}
+
+fn seal(recipients: Vec<Recipient>) -> Box<Seal> {
+    Box::new(move |from: &mut File, to: &mut BufWriter<File>| {
+        age::encrypt(&recipients, from, to)
+            .map_err(|error| Problem::Invalid { what: "seal".to_owned(), reason: chain(&error) }.into())
+    })
 }
 
 fn backup(call: &Call) -> Result<(), Failure> {
-    /// Before a copy that failed is tried again.
-    const AGAIN: Duration = Duration::from_secs(60);
-    let every = call.duration("every");
-    let plan = Plan::of(call)?;
-    let mut target = Target::of(call, &plan.cluster)?;
-    let sealed = !plan.recipients.is_empty();
-    let open = call.on("no-encryption") || variable("DISABLE_ENCRYPTION").as_deref() == Some("true");
-    if matches!(target, Target::Bucket(..)) && !sealed && !open {
-        return Err(Failure::new(
-            "a copy of the database holds every secret of the cluster, and is not sealed",
-        )
-        .hint("name who may open it with --age-recipient age1..., or say --no-encryption"));
-    }
-    block_on(async {
-        loop {
-            let pause = match backup_once(call, &plan, &mut target).await {
-                Ok(()) if every.is_zero() => return Ok(()),
-                Ok(()) => every,
-                Err(failure) if every.is_zero() => return Err(failure),
-                Err(failure) => {
-                    eprintln!("{failure}");
-                    every.min(AGAIN)
-                }
-            };
-            tokio::time::sleep(pause).await;
-        }
-    })
-}
-
-async fn backup_once(call: &Call, plan: &Plan, target: &mut Target) -> Result<(), Failure> {
-    let session = Session::open_near(&call.connection()).await?;
-    let stem = stem(&plan.cluster, Timestamp::now());
-    match target {
-        Target::Directory(directory) => {
-            let (name, size) = make(plan, &session, directory, &stem).await?;
-            let path = directory.join(&name);
-            print(&format!("etcd snapshot saved to {:?} ({size} bytes)\n", path.display().to_string()))?;
-            let found = std::fs::read_dir(&*directory).context(format!("read {}", directory.display()))?;
-            let names = found.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-            for old in outdated(names, &plan.cluster, plan.keep) {
-                let path = directory.join(old);
-                std::fs::remove_file(&path).context(format!("remove {}", path.display()))?;
-            }
-        }
-        Target::Bucket(bucket, prefix) => {
-            // It is made here first: an object is there whole or not at all.
-            let work = Work::make()?;
-            let (name, size) = make(plan, &session, &work.0, &stem).await?;
-            let key = format!("{prefix}/{name}");
-            bucket.put(&key, &work.0.join(&name)).await?;
-            print(&format!("etcd snapshot saved to {:?} ({size} bytes)\n", bucket.name(&key)))?;
-            if plan.keep > 0 {
-                let keys = bucket.list(&format!("{prefix}/{}-", plan.cluster)).await?;
-                for old in outdated_keys(keys, prefix, &plan.cluster, plan.keep) {
-                    bucket.delete(&old).await?;
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A directory for the time of one copy, for its owner alone.
-struct Work(PathBuf);
-
-impl Work {
-    fn make() -> Result<Self, Failure> {
-        use std::os::unix::fs::DirBuilderExt as _;
-        let unique = ichor_pki::random::token(8, 8).plain()?;
-        let path = std::env::temp_dir().join(format!("ichorctl-backup-{unique}"));
-        std::fs::DirBuilder::new().mode(0o700).create(&path).context(format!("make {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Makes one copy in a directory and gives its name and size; nothing else stays there.
-async fn make(plan: &Plan, session: &Session, dir: &Path, stem: &str) -> Result<(String, u64), Failure> {
-    let mut name = stem.to_owned();
-    let plain = dir.join(&name);
-    save(&session.near(), &session.label, &plain).await?;
-    let mut last = Part(plain);
-    if plan.compress {
-        name += SMALLER;
-        last = step(last, dir.join(&name), |from, to| {
-            zstd::stream::copy_encode(BufReader::new(from), to, ZSTD_LEVEL).context("compress")
-        })?;
-    }
-    if !plan.recipients.is_empty() {
-        name += SEALED;
-        last = step(last, dir.join(&name), |mut from, to| {
-            age::encrypt(&plan.recipients, &mut from, to).context("seal")
-        })?;
-    }
-    // What is finished stays.
-    last.keep();
-    let size = std::fs::metadata(dir.join(&name)).context(&name)?.len();
-    Ok((name, size))
-}
-
-/// Writes what `work` makes of a file to another one, whole or not at all; the first one goes.
-fn step(
-    from: Part,
-    target: PathBuf,
-    work: impl FnOnce(File, &mut BufWriter<File>) -> Result<(), Failure>,
-) -> Result<Part, Failure> {
-    let part = Part(PathBuf::from(format!("{}.part", target.display())));
-    let mut out = BufWriter::new(create_private(&part.0)?);
-    work(File::open(&from.0).context(format!("read {}", from.0.display()))?, &mut out)?;
-    let failed = format!("write {}", part.0.display());
-    let file = out.into_inner().map_err(|error| Failure::new(format!("{failed}: {error}")))?;
-    file.sync_all().context(&failed)?;
-    std::fs::rename(&part.0, &target).context(&failed)?;
-    Ok(Part(target))
-}
-
-/// The name of a copy without what was done to it; sorts by time.
-fn stem(cluster: &str, now: Timestamp) -> String {
-    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    format!("{cluster}-{now}{ENDING}")
-}
-
-/// True for names that [`stem`] makes, with the endings of what is done to copies.
-fn is_ours(name: &str, cluster: &str) -> bool {
-    let plain = name.strip_suffix(SEALED).unwrap_or(name);
-    let plain = plain.strip_suffix(SMALLER).unwrap_or(plain);
-    let time = plain.strip_prefix(cluster).and_then(|rest| rest.strip_prefix('-'));
-    let time = time.and_then(|rest| rest.strip_suffix(ENDING)).and_then(|time| time.parse().ok());
-    time.is_some_and(|time: Timestamp| stem(cluster, time) == plain)
-}
-
-/// Which copies of a cluster go when the newest `keep` stay.
-fn outdated(mut names: Vec<String>, cluster: &str, keep: usize) -> Vec<String> {
-    names.retain(|name| is_ours(name, cluster));
-    names.sort_unstable();
-    match keep {
-        0 => Vec::new(),
-        keep => names.drain(..names.len().saturating_sub(keep)).collect(),
-    }
-}
-
-/// The same for the keys of a bucket.
-fn outdated_keys(keys: Vec<String>, prefix: &str, cluster: &str, keep: usize) -> Vec<String> {
-    let below = format!("{prefix}/");
-    let names = keys.iter().filter_map(|key| key.strip_prefix(&below)).map(str::to_owned).collect();
-    outdated(names, cluster, keep).into_iter().map(|name| below.clone() + &name).collect()
-}
-
-fn fetch(call: &Call) -> Result<(), Failure> {
-    let target = Path::new(call.arg(1));
-    files::check_absent(target, false)?;
-    block_on(async {
-        let content = load(call, call.arg(0), false).await?;
-        let part = Part(PathBuf::from(format!("{}.part", target.display())));
-        let mut file = create_private(&part.0)?;
-        file.write_all(&content)
-            .and_then(|()| file.sync_all())
-            .context(format!("write {}", part.0.display()))?;
-        std::fs::rename(&part.0, target).context(format!("rename {}", part.0.display()))?;
-        print(&format!(
-            "etcd snapshot saved to {:?} ({} bytes)\nsnapshot info: {}\n",
-            call.arg(1),
-            content.len(),
-            describe(&content)?
-        ))
-    })
-}
-
-/// Reads a snapshot from a file or a bucket, opened and made whole again, and checks it.
-pub(super) async fn load(call: &Call, source: &str, skip_hash_check: bool) -> Result<Vec<u8>, Failure> {
-    let content = match Place::parse(source).transpose()? {
-        None => files::read_large(Path::new(source), SNAPSHOT_MAX)?,
-        Some(place) => {
-            let mut bucket = bucket(call, &place.bucket)?;
-            let key = match place.key.is_empty() || place.key.ends_with('/') {
-                false => place.key,
-                true => newest(bucket.list(&place.key).await?, &place.key)
-                    .ok_or_else(|| Failure::new(format!("there is no backup in {source}")))?,
-            };
-            eprintln!("reading {}", bucket.name(&key));
-            let mut content = Vec::new();
-            bucket.get(&key, SNAPSHOT_MAX, &mut content).await?;
-            content
-        }
+    let BackupFlags { connection, mut place, options } = BackupFlags::of(call)?;
+    let connect = async || {
+        let session = Session::open_near(&connection).await?;
+        Ok((session.near(), session.label))
     };
-    let content = opened(call, content).map_err(|failure| failure.within(source))?;
-    check(source, content, skip_hash_check)
+    block_on(etcd::backup(&mut place, &options, connect, &|event: Event| tell(&event)))
 }
 
-/// The newest backup right below a prefix, of whatever cluster.
-fn newest(keys: Vec<String>, prefix: &str) -> Option<String> {
-    let time = |key: &String| {
-        let name = key.strip_prefix(prefix)?;
-        // The time has a known length from behind.
-        let plain = name.strip_suffix(SEALED).unwrap_or(name);
-        let plain = plain.strip_suffix(SMALLER).unwrap_or(plain).strip_suffix(ENDING)?;
-        let (cluster, time) =
-            plain.split_at_checked(plain.len().checked_sub("2026-01-13T06:00:00Z".len())?)?;
-        (cluster.ends_with('-') && !name.contains('/')).then(|| time.parse::<Timestamp>().ok())?
-    };
-    keys.into_iter().filter_map(|key| Some((time(&key)?, key))).max().map(|(_, key)| key)
+fn tell(event: &Event) {
+    match event {
+        Event::Saved { place, bytes } => say(&format!("etcd snapshot saved to {place:?} ({bytes} bytes)")),
+        Event::Failed { error } => eprintln!("{error}"),
+        Event::Reading { place } => eprintln!("reading {place}"),
+    }
 }
 
-fn opened(call: &Call, content: Vec<u8>) -> Result<Vec<u8>, Failure> {
-    let mut content = content;
-    if content.starts_with(age::MAGIC) {
-        let file = call.some_text("age-identity").ok_or_else(|| {
+/// Where a backup is read from, and what opens it.
+pub(super) struct SourceFlags {
+    source: String,
+    bucket: BucketFlags,
+    identities: Option<String>,
+    skip_hash_check: bool,
+}
+
+impl SourceFlags {
+    /// Of a command with the flags of a bucket and an identity.
+    pub(super) fn of(call: &Call, source: &str, skip_hash_check: bool) -> Self {
+        Self {
+            source: source.to_owned(),
+            bucket: BucketFlags::of(call),
+            identities: call.some_text("age-identity").map(str::to_owned),
+            skip_hash_check,
+        }
+    }
+
+    /// Reads a snapshot from a file or a bucket, opened and made whole again, and checks it.
+    pub(super) async fn load(&self) -> Result<Vec<u8>, Failure> {
+        let content = match Place::parse(&self.source).transpose()? {
+            None => files::read_large(Path::new(&self.source), SNAPSHOT_MAX)?,
+            Some(place) => {
+                let mut bucket = self.bucket.open(&place.bucket)?;
+                etcd::read(&mut bucket, &place.key, &|event: Event| tell(&event)).await?
+            }
+        };
+        let plain = self.opened(content).and_then(|content| Ok(etcd::decompressed(content)?));
+        let plain = plain.map_err(|failure| failure.within(&self.source))?;
+        check(&self.source, plain, self.skip_hash_check).map_err(|error| {
+            let damaged = matches!(error.problem(), Problem::NotASnapshot { .. });
+            let failure = Failure::from(error);
+            match damaged {
+                true => failure.hint("a copy of the data directory needs --recover-skip-hash-check"),
+                false => failure,
+            }
+        })
+    }
+
+    fn opened(&self, content: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        if !content.starts_with(age::MAGIC) {
+            return Ok(content);
+        }
+        let file = self.identities.as_ref().ok_or_else(|| {
             Failure::new("it is sealed with age")
                 .hint("name the file of the identity with --age-identity FILE")
         })?;
@@ -381,70 +277,21 @@ fn opened(call: &Call, content: Vec<u8>) -> Result<Vec<u8>, Failure> {
         let identities = Identity::parse_file(text).context(file)?;
         let mut plain = Vec::with_capacity(content.len());
         age::decrypt(&identities, &mut content.as_slice(), &mut plain).context("open it")?;
-        content = plain;
+        Ok(plain)
     }
-    if content.starts_with(&ZSTD_MAGIC) {
-        let decoder = zstd::stream::read::Decoder::new(content.as_slice()).context("decompress it")?;
-        let mut plain = Vec::new();
-        decoder.take(SNAPSHOT_MAX + 1).read_to_end(&mut plain).context("decompress it")?;
-        if plain.len() as u64 > SNAPSHOT_MAX {
-            return Err(Failure::new("it is larger than any database of etcd"));
-        }
-        content = plain;
-    }
-    Ok(content)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NAMES: [&str; 4] = [
-        "a-2026-01-01T00:00:00Z.snap",
-        "a-2026-01-02T00:00:00Z.snap.age",
-        "a-2026-01-03T00:00:00Z.snap.zst.age",
-        "a-2026-01-04T00:00:00Z.snap.zst",
-    ];
-
-    #[test]
-    fn only_old_copies_of_the_same_cluster_go() {
-        let others = [
-            "b-2026-01-01T00:00:00Z.snap",
-            "a-notes.snap",
-            "a-2026-01-01T00:00:00Z.snap.part",
-            "a-2026-01-01.snap",
-            "a-2026-01-01T00:00:00.5Z.snap",
-            "a-2026-01-01T02:00:00+02:00.snap",
-            "a-b-2026-01-01T00:00:00Z.snap",
-            "a-2026-01-01T00:00:00Z.snap.age.zst",
-        ];
-        let all: Vec<String> = others.iter().chain(&NAMES).rev().map(|name| (*name).to_owned()).collect();
-        assert_eq!(outdated(all.clone(), "a", 2), NAMES[..2]);
-        assert_eq!(outdated(all.clone(), "a", 4), [] as [&str; 0]);
-        assert_eq!(outdated(all.clone(), "a", 0), [] as [&str; 0]);
-        let keys =
-            all.iter().map(|name| format!("p/q/{name}")).chain(all.iter().map(|name| format!("p/{name}")));
-        let keys = keys.chain(all.clone()).collect();
-        assert_eq!(outdated_keys(keys, "p/q", "a", 3), [format!("p/q/{}", NAMES[0])]);
-    }
-
-    #[test]
-    fn names_carry_the_time_to_the_second() {
-        let name = stem("a", "2026-01-13T06:00:00.5Z".parse().unwrap());
-        assert_eq!(name, "a-2026-01-13T06:00:00Z.snap");
-    }
-
-    #[test]
-    fn the_newest_backup_of_a_place_is_found() {
-        let keys = |names: &[&str]| names.iter().map(|name| format!("p/{name}")).collect::<Vec<_>>();
-        let mut all = keys(&NAMES);
-        all.extend(keys(&[
-            "z-notes.snap",
-            "deeper/a-2027-01-01T00:00:00Z.snap",
-            "2027-01-01T00:00:00Z.snap",
-        ]));
-        all.push("p/b-2026-01-03T12:00:00Z.snap.age".to_owned());
-        assert_eq!(newest(all, "p/").as_deref(), Some("p/a-2026-01-04T00:00:00Z.snap.zst"));
-        assert_eq!(newest(keys(&["x"]), "p/"), None);
-    }
+fn fetch(call: &Call) -> Result<(), Failure> {
+    let (source, target) = (SourceFlags::of(call, call.arg(0), false), PathBuf::from(call.arg(1)));
+    files::check_absent(&target, false)?;
+    block_on(async {
+        let content = source.load().await?;
+        etcd::write_private(&target, &content)?;
+        print(&format!(
+            "etcd snapshot saved to {:?} ({} bytes)\nsnapshot info: {}\n",
+            target.display().to_string(),
+            content.len(),
+            describe(&content)?
+        ))
+    })
 }

@@ -39,8 +39,9 @@ fn run(call: &Call) -> Result<(), Failure> {
         tail_seconds: i32::try_from(call.duration("duration").as_secs()).unwrap_or(i32::MAX),
         with_actor_id: call.text("actor-id").to_owned(),
     };
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let stream = session.all().machine().events(request).await;
         let mut stream =
             stream.map_err(|status| explain::status("error fetching events", &status))?.into_inner();

@@ -63,8 +63,9 @@ fn list(call: &Call) -> Result<(), Failure> {
         types,
         report_xattrs: call.on("long"),
     };
+    let (connection, long, humanize) = (call.connection(), call.on("long"), call.on("humanize"));
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let stream = session.all().machine().list(request).await;
         let mut stream =
             stream.map_err(|status| explain::status("error fetching the list", &status))?.into_inner();
@@ -88,7 +89,7 @@ fn list(call: &Call) -> Result<(), Failure> {
                 }
             }
         }
-        print(&table_text(&entries, call.on("long"), call.on("humanize"), Timestamp::now()))?;
+        print(&table_text(&entries, long, humanize, Timestamp::now()))?;
         errors.finish()
     })
 }
@@ -141,8 +142,9 @@ fn label(info: &FileInfo) -> String {
 
 fn read(call: &Call) -> Result<(), Failure> {
     let request = ReadRequest { path: call.arg(0).to_owned() };
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let client = session.only()?;
         let doing = "error reading";
         let stream = client.machine().read(request).await;

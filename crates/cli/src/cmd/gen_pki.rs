@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use crate::failure::{Context, Failure};
 use crate::files::{read, write_new};
+use crate::flags::flags;
 use crate::parse::Call;
 use crate::table::{Command, Complete, Flag};
 
@@ -77,7 +78,7 @@ pub static KEYPAIR: Command = Command {
     ..Command::EMPTY
 };
 
-/// The text of a flag that must be given.
+/// Fails when a flag that must be given is not.
 fn required<'a>(call: &'a Call, names: &[&'a str]) -> Result<(), Failure> {
     let missing: Vec<String> =
         names.iter().filter(|name| !call.given(name)).map(|name| format!("\"{name}\"")).collect();
@@ -87,25 +88,27 @@ fn required<'a>(call: &'a Call, names: &[&'a str]) -> Result<(), Failure> {
     Err(Failure::new(format!("required flag(s) {} not set", missing.join(", "))))
 }
 
-fn hours(call: &Call) -> Result<Duration, Failure> {
-    match u64::try_from(call.int("hours")) {
+fn lifetime(hours: i64) -> Result<Duration, Failure> {
+    match u64::try_from(hours) {
         Ok(hours) if (1..=876_000).contains(&hours) => Ok(Duration::from_secs(hours * 3600)),
         _ => Err(Failure::new("--hours must lie between 1 and 876000")),
     }
 }
 
-fn address(call: &Call) -> Result<IpAddr, Failure> {
-    let text = call.text("ip");
+fn address(text: &str) -> Result<IpAddr, Failure> {
     text.parse().map_err(|_| Failure::new(format!("invalid IP: \"{text}\"")))
+}
+
+flags! {
+    CaFlags { name: text("organization"), rsa: on("rsa"), hours: int("hours"), force: on("force") }
 }
 
 fn ca(call: &Call) -> Result<(), Failure> {
     required(call, &["organization"])?;
-    let name = call.text("organization");
-    let algorithm = if call.on("rsa") { KeyAlgorithm::Rsa4096 } else { KeyAlgorithm::Ed25519 };
-    let authority =
-        Authority::generate(algorithm, name, Timestamp::now(), hours(call)?).context("make the authority")?;
-    let force = call.on("force");
+    let CaFlags { name, rsa, hours, force } = CaFlags::of(call);
+    let algorithm = if rsa { KeyAlgorithm::Rsa4096 } else { KeyAlgorithm::Ed25519 };
+    let authority = Authority::generate(algorithm, &name, Timestamp::now(), lifetime(hours)?)
+        .context("make the authority")?;
     write_new(Path::new(&format!("{name}.crt")), authority.crt_pem().as_bytes(), PRIVATE, force)?;
     let hash = format!("sha256:{}", hex_fingerprint(&authority.info().spki_fingerprint));
     write_new(Path::new(&format!("{name}.sha256")), hash.as_bytes(), PRIVATE, force)?;
@@ -119,49 +122,55 @@ fn hex_fingerprint(base64_text: &str) -> String {
 
 fn key(call: &Call) -> Result<(), Failure> {
     required(call, &["name"])?;
+    let (name, force) = (call.text("name"), call.on("force"));
     let key = PrivateKey::generate(KeyAlgorithm::Ed25519).context("make the key")?;
-    let file = format!("{}.key", call.text("name"));
-    write_new(Path::new(&file), key.to_pem().as_bytes(), PRIVATE, call.on("force"))
+    write_new(Path::new(&format!("{name}.key")), key.to_pem().as_bytes(), PRIVATE, force)
+}
+
+flags! {
+    CsrFlags { key: text("key"), ip: text("ip"), roles: list("roles"), force: on("force") }
 }
 
 fn csr(call: &Call) -> Result<(), Failure> {
     required(call, &["key", "ip"])?;
-    let file = Path::new(call.text("key"));
+    let CsrFlags { key, ip, mut roles, force } = CsrFlags::of(call);
+    let file = Path::new(&key);
     let key = PrivateKey::from_pem(read(file)?).context(format!("read {}", file.display()))?;
-    let mut roles = call.list("roles");
     roles.sort();
-    let request = Request::make(&key, "", &roles, &[], &[address(call)?]).context("make the request")?;
+    let request = Request::make(&key, "", &roles, &[], &[address(&ip)?]).context("make the request")?;
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
-    write_new(Path::new(&format!("{stem}.csr")), request.as_bytes(), PRIVATE, call.on("force"))
+    write_new(Path::new(&format!("{stem}.csr")), request.as_bytes(), PRIVATE, force)
+}
+
+flags! {
+    CrtFlags { name: text("name"), ca: text("ca"), csr: text("csr"), hours: int("hours"), force: on("force") }
 }
 
 fn crt(call: &Call) -> Result<(), Failure> {
     required(call, &["name", "ca", "csr"])?;
-    let ca = call.text("ca");
+    let CrtFlags { name, ca, csr, hours, force } = CrtFlags::of(call);
     let authority =
         Authority::from_pem(read(Path::new(&format!("{ca}.crt")))?, read(Path::new(&format!("{ca}.key")))?)
             .context(format!("read the authority {ca}"))?;
-    let csr = Path::new(call.text("csr"));
+    let csr = Path::new(&csr);
     let request = Request::from_pem(read(csr)?).context(format!("read {}", csr.display()))?;
     let grant = Grant {
         key_usage: KeyUsage::Signature,
         extended_usage: ExtendedUsage::Client,
         keep_organizations: true,
-        lifetime: hours(call)?,
+        lifetime: lifetime(hours)?,
     };
     let crt = authority.sign_request(&request, &grant, Timestamp::now()).context("sign the request")?;
-    let file = format!("{}.crt", call.text("name"));
-    write_new(Path::new(&file), crt.as_bytes(), PRIVATE, call.on("force"))
+    write_new(Path::new(&format!("{name}.crt")), crt.as_bytes(), PRIVATE, force)
 }
 
 fn keypair(call: &Call) -> Result<(), Failure> {
     required(call, &["organization"])?;
-    let name = call.text("organization");
-    let addresses = if call.given("ip") { vec![address(call)?] } else { Vec::new() };
+    let (name, force) = (call.text("organization"), call.on("force"));
+    let addresses = if call.given("ip") { vec![address(call.text("ip"))?] } else { Vec::new() };
     let (now, day) = (Timestamp::now(), Duration::from_secs(24 * 3600));
     let pair =
         Authority::generate_at(KeyAlgorithm::Ed25519, name, &addresses, now, day).context("make the pair")?;
-    let force = call.on("force");
     write_new(Path::new(&format!("{name}.crt")), pair.crt_pem().as_bytes(), PRIVATE, force)?;
     write_new(Path::new(&format!("{name}.key")), pair.key_pem().as_bytes(), PRIVATE, force)
 }

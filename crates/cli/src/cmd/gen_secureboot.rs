@@ -8,6 +8,7 @@ use jiff::tz::TimeZone;
 
 use crate::failure::{Context as _, Failure};
 use crate::files;
+use crate::flags::flags;
 use crate::parse::Call;
 use crate::table::{Command, Complete, Flag};
 
@@ -62,13 +63,18 @@ static DATABASE: Command = Command {
     ..Command::EMPTY
 };
 
+flags! {
+    /// Where files go.
+    Output { directory: text("output"), force: on("force") }
+}
+
 /// Writes files into the directory of the call, all or none.
-fn write(call: &Call, contents: Vec<(&str, Vec<u8>)>) -> Result<(), Failure> {
-    let directory = Path::new(call.text("output"));
+fn write(output: &Output, contents: Vec<(&str, Vec<u8>)>) -> Result<(), Failure> {
+    let directory = Path::new(&output.directory);
     let contents: Vec<(PathBuf, Vec<u8>)> =
         contents.into_iter().map(|(name, content)| (directory.join(name), content)).collect();
     for (path, _) in &contents {
-        files::check_absent(path, call.on("force"))?;
+        files::check_absent(path, output.force)?;
     }
     files::write_together(&contents, PRIVATE)?;
     for (path, _) in &contents {
@@ -87,7 +93,7 @@ fn uki(call: &Call) -> Result<(), Failure> {
     .context("make the certificate")?;
     let der = pkcs7::certificate_der(authority.crt_pem()).context("read the certificate")?;
     write(
-        call,
+        &Output::of(call),
         vec![
             ("uki-signing-cert.pem", authority.crt_pem().as_bytes().to_vec()),
             ("uki-signing-cert.der", der),
@@ -98,7 +104,7 @@ fn uki(call: &Call) -> Result<(), Failure> {
 
 fn pcr(call: &Call) -> Result<(), Failure> {
     let key = PrivateKey::generate_rsa_2048().context("make the key")?;
-    write(call, vec![("pcr-signing-key.pem", key.to_pem().as_bytes().to_vec())])
+    write(&Output::of(call), vec![("pcr-signing-key.pem", key.to_pem().as_bytes().to_vec())])
 }
 
 /// The namespace of PK and KEK, as it is stored: 8be4df61-93ca-11d2-aa0d-00e098032b8c.
@@ -121,7 +127,8 @@ fn database(call: &Call) -> Result<(), Failure> {
         return Err(Failure::new("the certificates of Microsoft are not part of this program")
             .hint("enroll them with the tools of the firmware, or leave the flag out"));
     }
-    let directory = Path::new(call.text("output"));
+    let output = Output::of(call);
+    let directory = Path::new(&output.directory);
     let file =
         |flag: &str, name: &str| call.some_text(flag).map_or_else(|| directory.join(name), PathBuf::from);
     let certificate = files::read(&file("enrolled-certificate", "uki-signing-cert.pem"))?;
@@ -143,7 +150,7 @@ fn database(call: &Call) -> Result<(), Failure> {
         let signature = pkcs7::detached(&signed, &signing, &key, now).context(format!("sign {name}"))?;
         contents.push((file, variable(&efi_time(now), &signature, &list)));
     }
-    write(call, contents)
+    write(&output, contents)
 }
 
 /// EFI_SIGNATURE_LIST with one certificate.

@@ -11,6 +11,7 @@ use tonic::Status;
 
 use crate::explain;
 use crate::failure::Failure;
+use crate::flags::flags;
 use crate::output::resource::{Format, Writer};
 use crate::parse::Call;
 use crate::session::{Session, StreamErrors, block_on, errors_text, warn_of_old_versions};
@@ -51,24 +52,36 @@ pub static GET: Command = Command {
     ..Command::EMPTY
 };
 
+flags! {
+    /// The command line, resolved.
+    GetFlags {
+        connection: connection(),
+        insecure: on("insecure"),
+        resource_type: arg(0),
+        id: some_arg(1),
+        namespace: some("namespace"),
+        watch: on("watch"),
+    }
+}
+
 fn run(call: &Call) -> Result<(), Failure> {
-    let format = Format::parse(call.text("output"))?;
+    let (flags, format) = (GetFlags::of(call), Format::parse(call.text("output"))?);
     block_on(async {
-        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
+        let session = Session::open_either(&flags.connection, flags.insecure).await?;
         let first = session.node(&session.each()[0]);
         // Both questions travel together; the answer to the first is only a warning.
         let skew = async {
-            if !call.on("insecure") {
+            if !flags.insecure {
                 warn_of_old_versions(&session).await;
             }
         };
         let ((), definitions) = session.ask(async { tokio::join!(skew, first.definitions()) }).await;
         let (listed, definitions) =
             definitions.map_err(|status| explain::status("error listing resource definitions", &status))?;
-        let definition = resolve(&definitions, call.arg(0))?;
-        let query = query(call, definition);
-        let mut writer = Writer::new(&format, definition, call.on("watch"))?;
-        if call.on("watch") {
+        let definition = resolve(&definitions, &flags.resource_type)?;
+        let query = query(&flags, definition);
+        let mut writer = Writer::new(&format, definition, flags.watch)?;
+        if flags.watch {
             return watch(&session, &query, &mut writer).await;
         }
         // The definitions themselves are here already.
@@ -101,12 +114,11 @@ pub fn resolve<'a>(definitions: &'a Definitions, name: &str) -> Result<&'a Resou
     })
 }
 
-fn query(call: &Call, definition: &ResourceDefinitionSpec) -> Query {
-    let namespace = call.some_text("namespace").unwrap_or(&definition.default_namespace);
+fn query(flags: &GetFlags, definition: &ResourceDefinitionSpec) -> Query {
     Query {
-        namespace: namespace.to_owned(),
+        namespace: flags.namespace.clone().unwrap_or_else(|| definition.default_namespace.clone()),
         resource_type: definition.resource_type.clone(),
-        id: call.args.get(1).cloned(),
+        id: flags.id.clone(),
     }
 }
 

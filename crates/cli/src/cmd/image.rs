@@ -163,8 +163,9 @@ fn namespace(call: &Call) -> Result<i32, Failure> {
 
 fn list(call: &Call) -> Result<(), Failure> {
     let request = ImageListRequest { namespace: namespace(call)? };
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let stream = session.all().machine().image_list(request).await;
         let mut errors = StreamErrors::default();
         let mut table = Table::with_header(["NODE", "IMAGE", "DIGEST", "SIZE", "CREATED"]);
@@ -183,8 +184,9 @@ fn list(call: &Call) -> Result<(), Failure> {
 
 fn pull(call: &Call) -> Result<(), Failure> {
     let request = ImagePullRequest { namespace: namespace(call)?, reference: call.arg(0).to_owned() };
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let reply = session.ask(session.all().machine().image_pull(request)).await;
         session.gather("error pulling image", reply.map(|reply| reply.into_inner().messages))?;
         Ok(())

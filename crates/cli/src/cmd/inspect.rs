@@ -33,11 +33,12 @@ static DEPENDENCIES: Command = Command {
 };
 
 fn run(call: &Call) -> Result<(), Failure> {
+    let (connection, with_resources) = (call.connection(), call.on("with-resources"));
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let client = session.only()?;
         let edges = edges(&session, &client).await?;
-        if !call.on("with-resources") {
+        if !with_resources {
             return print(&graph(&edges));
         }
         let (_, definitions) = client

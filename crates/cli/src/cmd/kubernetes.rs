@@ -8,6 +8,7 @@ use ichor_ops::kubeconfig::{self, Decision, Kind};
 use crate::explain;
 use crate::failure::{Context, Failure};
 use crate::files;
+use crate::flags::flags;
 use crate::parse::Call;
 use crate::print;
 use crate::session::{Session, block_on};
@@ -34,6 +35,17 @@ pub static KUBECONFIG: Command = Command {
     ..Command::EMPTY
 };
 
+flags! {
+    /// The command line, resolved.
+    KubeconfigFlags {
+        connection: connection(),
+        path: some_arg(0),
+        force: on("force"),
+        context_name: some("force-context-name"),
+        merge: on("merge"),
+    }
+}
+
 /// The kubeconfig as the one machine of the session hands it out.
 async fn fetch(session: &Session) -> Result<Vec<u8>, Failure> {
     let doing = "error copying";
@@ -50,12 +62,11 @@ async fn fetch(session: &Session) -> Result<Vec<u8>, Failure> {
 }
 
 /// The file to write; nothing means standard output.
-fn target(call: &Call) -> Result<Option<PathBuf>, Failure> {
-    let merge = call.on("merge");
-    let path = match call.args.first().map(String::as_str) {
-        Some("-") if !merge => return Ok(None),
+fn target(flags: &KubeconfigFlags) -> Result<Option<PathBuf>, Failure> {
+    let path = match flags.path.as_deref() {
+        Some("-") if !flags.merge => return Ok(None),
         Some(path) => PathBuf::from(path),
-        None if merge => default_path()?,
+        None if flags.merge => default_path()?,
         None => PathBuf::from("."),
     };
     Ok(Some(if path.is_dir() { path.join("kubeconfig") } else { path }))
@@ -78,37 +89,38 @@ pub(crate) fn default_path() -> Result<PathBuf, Failure> {
 }
 
 fn fetch_kubeconfig(call: &Call) -> Result<(), Failure> {
-    let target = target(call)?;
+    let flags = KubeconfigFlags::of(call);
+    let target = target(&flags)?;
     if let Some(path) = target.as_deref().filter(|path| path.exists())
-        && !call.on("merge")
-        && !call.on("force")
+        && !flags.merge
+        && !flags.force
     {
         return Err(Failure::new(format!(
             "kubeconfig file already exists, use --force to overwrite: {path:?}"
         )));
     }
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&flags.connection).await?;
         let content = fetch(&session).await?;
         match target {
             None => print(&String::from_utf8_lossy(&content)),
-            Some(path) if path.exists() && call.on("merge") => add(call, &path, &content),
+            Some(path) if path.exists() && flags.merge => add(&flags, &path, &content),
             Some(path) => files::write(&path, &content, 0o600),
         }
     })
 }
 
 /// Adds the machine's entries to a file.
-fn add(call: &Call, path: &Path, content: &[u8]) -> Result<(), Failure> {
+fn add(flags: &KubeconfigFlags, path: &Path, content: &[u8]) -> Result<(), Failure> {
     let old = files::read(path)?;
     let old = std::str::from_utf8(&old).context(format!("read {}", path.display()))?;
     let new = std::str::from_utf8(content).context("read the machine's kubeconfig")?;
-    let decide = |kind: Kind, name: &str| match (call.on("force"), stdout().is_terminal()) {
+    let decide = |kind: Kind, name: &str| match (flags.force, stdout().is_terminal()) {
         (true, _) => Ok(Decision::Overwrite),
         (false, false) => Ok(Decision::Rename),
         (false, true) => ask(kind, name),
     };
-    let (text, renamed) = kubeconfig::merge(old, new, call.some_text("force-context-name"), decide)?;
+    let (text, renamed) = kubeconfig::merge(old, new, flags.context_name.as_deref(), decide)?;
     files::write(path, text.as_bytes(), 0o600)?;
     print(&renamed.iter().map(|line| format!("{line}\n")).collect::<String>())
 }

@@ -1,7 +1,5 @@
 //! `reboot`, `shutdown`, `reset`: actions that are followed to their end.
 
-use std::sync::Arc;
-
 use ichor_client::track::{Expect, Plan, PostCheck};
 use ichor_client::{Client, Reply, sort};
 use ichor_wire::machine::{
@@ -10,6 +8,7 @@ use ichor_wire::machine::{
 use tonic::{Code, Status};
 
 use crate::failure::Failure;
+use crate::flags::flags;
 use crate::follow;
 use crate::parse::Call;
 use crate::session::{Session, block_on, warn_of_old_versions};
@@ -21,6 +20,31 @@ pub(crate) static TRACKED: &[Flag] = &[
     Flag::switch("debug", "show the kernel log of machines that fail; implies --wait"),
     Flag::duration("timeout", "30m0s", "give up after this time when following"),
 ];
+
+flags! {
+    /// How an action is followed, and on which machines.
+    pub(crate) TrackedFlags {
+        connection: connection(),
+        wait: on("wait"),
+        debug: on("debug"),
+        timeout: duration("timeout"),
+    }
+}
+
+impl TrackedFlags {
+    /// Whether the action is followed to its end.
+    pub(crate) fn follows(&self) -> bool {
+        self.wait || self.debug
+    }
+}
+
+/// Following an action needs what a machine without configuration does not have.
+pub(crate) fn check_insecure(insecure: bool, tracked: &TrackedFlags) -> Result<(), Failure> {
+    if insecure && tracked.follows() {
+        return Err(Failure::new("cannot use --wait and --insecure together").hint("add --wait=false"));
+    }
+    Ok(())
+}
 
 /// `reboot`.
 pub static REBOOT: Command = Command {
@@ -81,7 +105,8 @@ fn reboot(call: &Call) -> Result<(), Failure> {
         }
     };
     let request = RebootRequest { mode: mode.into() };
-    perform(call, Expect::RunningAndReady, PostCheck::Rebooted, move |client: Client| async move {
+    let tracked = TrackedFlags::of(call);
+    perform(&tracked, false, Expect::RunningAndReady, PostCheck::Rebooted, move |client: Client| async move {
         let reply = client.machine().reboot(request).await?.into_inner();
         actor(reply.messages, |message| message.actor_id)
     })
@@ -89,16 +114,16 @@ fn reboot(call: &Call) -> Result<(), Failure> {
 
 fn shutdown(call: &Call) -> Result<(), Failure> {
     let request = ShutdownRequest { force: call.on("force") };
-    perform(call, Expect::ServicesStopping, PostCheck::None, move |client: Client| async move {
+    let tracked = TrackedFlags::of(call);
+    perform(&tracked, false, Expect::ServicesStopping, PostCheck::None, move |client: Client| async move {
         let reply = client.machine().shutdown(request).await?.into_inner();
         actor(reply.messages, |message| message.actor_id)
     })
 }
 
 fn reset(call: &Call) -> Result<(), Failure> {
-    if call.on("insecure") && (call.on("wait") || call.on("debug")) {
-        return Err(Failure::new("cannot use --wait and --insecure together").hint("add --wait=false"));
-    }
+    let (tracked, insecure, reboot) = (TrackedFlags::of(call), call.on("insecure"), call.on("reboot"));
+    check_insecure(insecure, &tracked)?;
     let mode = match call.text("wipe-mode") {
         "all" => reset_request::WipeMode::All,
         "system-disk" => reset_request::WipeMode::SystemDisk,
@@ -111,7 +136,7 @@ fn reset(call: &Call) -> Result<(), Failure> {
     let labels = call.list("system-labels-to-wipe");
     let request = ResetRequest {
         graceful: call.on("graceful"),
-        reboot: call.on("reboot"),
+        reboot,
         system_partitions_to_wipe: labels
             .into_iter()
             .map(|label| ResetPartitionSpec { label, wipe: true })
@@ -119,8 +144,8 @@ fn reset(call: &Call) -> Result<(), Failure> {
         user_disks_to_wipe: call.list("user-disks-to-wipe"),
         mode: mode.into(),
     };
-    let post = if call.on("reboot") { PostCheck::RebootedOrMaintenance } else { PostCheck::None };
-    perform(call, Expect::ServicesStopping, post, move |client: Client| {
+    let post = if reboot { PostCheck::RebootedOrMaintenance } else { PostCheck::None };
+    perform(&tracked, insecure, Expect::ServicesStopping, post, move |client: Client| {
         let request = request.clone();
         async move {
             let reply = client.machine().reset(request).await?.into_inner();
@@ -141,26 +166,26 @@ pub(crate) fn actor<T: Reply>(messages: Vec<T>, id: impl Fn(T) -> String) -> Res
 }
 
 /// Runs the action on every machine, and follows it unless told otherwise.
-pub(crate) fn perform<A, F>(call: &Call, expect: Expect, post: PostCheck, action: A) -> Result<(), Failure>
+pub(crate) fn perform<A, F>(
+    tracked: &TrackedFlags,
+    insecure: bool,
+    expect: Expect,
+    post: PostCheck,
+    action: A,
+) -> Result<(), Failure>
 where
     A: Fn(Client) -> F + Send + Sync + 'static,
     F: Future<Output = Result<String, Status>> + Send,
 {
-    let wait = call.on("wait") || call.on("debug");
-    let plan = Plan { expect, post, timeout: call.duration("timeout") };
+    let plan = Plan { expect, post, timeout: tracked.timeout };
     block_on(async {
-        let insecure = call.command().flags.iter().any(|flag| flag.name == "insecure") && call.on("insecure");
-        let session = if insecure {
-            Session::open_insecure(&call.connection(), &[]).await?
-        } else {
-            Session::open(&call.connection()).await?
-        };
+        let session = Session::open_either(&tracked.connection, insecure).await?;
         if !insecure {
             warn_of_old_versions(&session).await;
         }
-        if wait {
-            return follow::all(&session, plan, call.on("debug"), Arc::new(action)).await;
+        if tracked.follows() {
+            return follow::all(&session, plan, tracked.debug, action).await;
         }
-        follow::start_only(&session, call.command().name, action).await
+        follow::start_only(&session, &tracked.connection.command, action).await
     })
 }

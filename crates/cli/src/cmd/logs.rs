@@ -55,8 +55,9 @@ fn logs(call: &Call) -> Result<(), Failure> {
         follow: call.on("follow"),
         tail_lines: i32::try_from(call.int("tail")).unwrap_or(-1),
     };
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let stream = session.all().machine().logs(request).await;
         let stream = stream.map_err(|status| explain::status("error fetching logs", &status))?;
         show(&session, stream.into_inner()).await
@@ -65,8 +66,9 @@ fn logs(call: &Call) -> Result<(), Failure> {
 
 fn dmesg(call: &Call) -> Result<(), Failure> {
     let request = DmesgRequest { follow: call.on("follow"), tail: call.on("tail") };
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let stream = session.all().machine().dmesg(request).await;
         let stream = stream.map_err(|status| explain::status("error getting dmesg", &status))?;
         show(&session, stream.into_inner()).await

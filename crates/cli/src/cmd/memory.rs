@@ -23,12 +23,13 @@ pub static MEMORY: Command = Command {
 };
 
 fn run(call: &Call) -> Result<(), Failure> {
+    let (connection, verbose) = (call.connection(), call.on("verbose"));
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let reply = session.ask(session.all().machine().memory(())).await;
         let replies =
             session.gather("error getting memory stats", reply.map(|reply| reply.into_inner().messages))?;
-        print(&if call.on("verbose") { verbose_text(&replies) } else { table_text(&replies) })
+        print(&if verbose { verbose_text(&replies) } else { table_text(&replies) })
     })
 }
 

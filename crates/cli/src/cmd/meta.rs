@@ -53,8 +53,9 @@ fn key(text: &str) -> Result<u32, Failure> {
 
 fn write(call: &Call) -> Result<(), Failure> {
     let request = MetaWriteRequest { key: key(call.arg(0))?, value: call.arg(1).as_bytes().to_vec() };
+    let (connection, insecure) = (call.connection(), call.on("insecure"));
     block_on(async {
-        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
+        let session = Session::open_either(&connection, insecure).await?;
         let reply = session.ask(session.all().machine().meta_write(request)).await;
         session.gather("error writing the key", reply.map(|reply| reply.into_inner().messages))?;
         Ok(())
@@ -63,8 +64,9 @@ fn write(call: &Call) -> Result<(), Failure> {
 
 fn delete(call: &Call) -> Result<(), Failure> {
     let request = MetaDeleteRequest { key: key(call.arg(0))? };
+    let (connection, insecure) = (call.connection(), call.on("insecure"));
     block_on(async {
-        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
+        let session = Session::open_either(&connection, insecure).await?;
         let reply = session.ask(session.all().machine().meta_delete(request)).await;
         session.gather("error deleting the key", reply.map(|reply| reply.into_inner().messages))?;
         Ok(())

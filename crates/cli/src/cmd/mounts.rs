@@ -20,8 +20,9 @@ pub static MOUNTS: Command = Command {
 };
 
 fn run(call: &Call) -> Result<(), Failure> {
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let reply = session.ask(session.all().machine().mounts(())).await;
         let replies =
             session.gather("error getting mounts", reply.map(|reply| reply.into_inner().messages))?;

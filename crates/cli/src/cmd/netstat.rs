@@ -8,6 +8,7 @@ use ichor_wire::machine::netstat_request::{Feature, Filter, L4proto, NetNs};
 use ichor_wire::machine::{ConnectRecord, ContainersRequest, Netstat, NetstatRequest};
 
 use crate::failure::Failure;
+use crate::flags::flags;
 use crate::parse::Call;
 use crate::print;
 use crate::session::{Session, block_on};
@@ -46,19 +47,41 @@ pub static NETSTAT: Command = Command {
 /// Pods by machine and network namespace.
 type Pods = BTreeMap<String, BTreeMap<String, String>>;
 
+flags! {
+    /// The command line, resolved.
+    NetstatFlags {
+        connection: connection(),
+        pod: some_arg(0),
+        pods: on("pods"),
+        verbose: on("verbose"),
+        tcp: on("tcp"),
+        udp: on("udp"),
+        udplite: on("udplite"),
+        raw: on("raw"),
+        ipv4: on("ipv4"),
+        ipv6: on("ipv6"),
+        all: on("all"),
+        listening: on("listening"),
+        programs: on("programs"),
+        extend: on("extend"),
+        timers: on("timers"),
+    }
+}
+
 fn run(call: &Call) -> Result<(), Failure> {
-    if call.on("pods") && !call.args.is_empty() {
+    let flags = NetstatFlags::of(call);
+    if flags.pods && flags.pod.is_some() {
         return Err(Failure::new("cannot use --pods and specify a pod").hint("leave one of them out"));
     }
-    let mut request = request(call);
+    let mut request = request(&flags);
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&flags.connection).await?;
         let mut client = session.all();
         let mut pods = Pods::new();
-        if call.on("pods") || !call.args.is_empty() {
+        if flags.pods || flags.pod.is_some() {
             pods = find_pods(&session).await?;
         }
-        if let Some(wanted) = call.args.first() {
+        if let Some(wanted) = &flags.pod {
             let wanted = wanted.to_lowercase();
             let found = pods.iter().find_map(|(node, names)| {
                 let (netns, _) = names.iter().find(|(_, name)| **name == wanted)?;
@@ -74,27 +97,27 @@ fn run(call: &Call) -> Result<(), Failure> {
         let reply = session.ask(client.machine().netstat(request)).await;
         let replies =
             session.gather("error getting sockets", reply.map(|reply| reply.into_inner().messages))?;
-        print(&table_text(&replies, &Shown::of(call), &pods))
+        print(&table_text(&replies, &Shown::of(&flags), &pods))
     })
 }
 
-fn request(call: &Call) -> NetstatRequest {
-    let (tcp, udp, udplite, raw) = match call.on("verbose") {
+fn request(flags: &NetstatFlags) -> NetstatRequest {
+    let (tcp, udp, udplite, raw) = match flags.verbose {
         true => (true, true, true, true),
-        false => (call.on("tcp"), call.on("udp"), call.on("udplite"), call.on("raw")),
+        false => (flags.tcp, flags.udp, flags.udplite, flags.raw),
     };
     let none = !(tcp || udp || udplite || raw);
     let (tcp, udp) = (tcp || none, udp || none);
-    let v4 = call.on("ipv4") || !call.on("ipv6");
-    let v6 = call.on("ipv6") || !call.on("ipv4");
-    let filter = match (call.on("all"), call.on("listening")) {
+    let v4 = flags.ipv4 || !flags.ipv6;
+    let v6 = flags.ipv6 || !flags.ipv4;
+    let filter = match (flags.all, flags.listening) {
         (true, _) => Filter::All,
         (false, true) => Filter::Listening,
         (false, false) => Filter::Connected,
     };
     NetstatRequest {
         filter: filter.into(),
-        feature: Some(Feature { pid: call.on("programs") }),
+        feature: Some(Feature { pid: flags.programs }),
         l4proto: Some(L4proto {
             tcp: tcp && v4,
             tcp6: tcp && v6,
@@ -105,7 +128,7 @@ fn request(call: &Call) -> NetstatRequest {
             raw: raw && v4,
             raw6: raw && v6,
         }),
-        netns: Some(NetNs { hostnetwork: true, netns: Vec::new(), allnetns: call.on("pods") }),
+        netns: Some(NetNs { hostnetwork: true, netns: Vec::new(), allnetns: flags.pods }),
     }
 }
 
@@ -136,13 +159,8 @@ pub struct Shown {
 }
 
 impl Shown {
-    fn of(call: &Call) -> Self {
-        Self {
-            extend: call.on("extend"),
-            programs: call.on("programs"),
-            pods: call.on("pods"),
-            timers: call.on("timers"),
-        }
+    fn of(flags: &NetstatFlags) -> Self {
+        Self { extend: flags.extend, programs: flags.programs, pods: flags.pods, timers: flags.timers }
     }
 }
 

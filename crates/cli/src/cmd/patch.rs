@@ -6,6 +6,7 @@ use ichor_wire::cosi::resource::Resource;
 use crate::cmd::{apply, get};
 use crate::explain;
 use crate::failure::Failure;
+use crate::flags::flags;
 use crate::machineconfig;
 use crate::parse::Call;
 use crate::session::{Session, block_on, warn_of_old_versions};
@@ -42,6 +43,16 @@ pub static PATCH: Command = Command {
     ..Command::EMPTY
 };
 
+flags! {
+    /// The configuration that commands change, as it is named.
+    pub(super) ActiveFlags {
+        connection: connection(),
+        resource_type: arg(0),
+        id: some_arg(1),
+        namespace: some("namespace"),
+    }
+}
+
 fn run(call: &Call) -> Result<(), Failure> {
     let mut patches = call.list("patch");
     if let Some(file) = call.some_text("patch-file") {
@@ -50,16 +61,16 @@ fn run(call: &Call) -> Result<(), Failure> {
     if patches.is_empty() {
         return Err(Failure::new("either --patch or --patch-file should be defined"));
     }
-    apply::mode(call)?;
+    let (apply, active) = (apply::ApplyFlags::of(call)?, ActiveFlags::of(call));
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&active.connection).await?;
         warn_of_old_versions(&session).await;
         for node in &session.nodes {
-            for config in configurations(&session, call, node).await? {
+            for config in configurations(&session, &active, node).await? {
                 let before = ichor_ops::node_config::text_of(&config)?;
                 let after = machineconfig::patched(before.clone().into_bytes(), &patches)?;
                 let unchanged = before.as_bytes() == after;
-                let request = apply::request(call, after)?;
+                let request = apply.request(after);
                 let reply = session.ask(session.node(node).machine().apply_configuration(request)).await;
                 let reply =
                     reply.map_err(|status| explain::status(&format!("{node}: error patching"), &status))?;
@@ -78,21 +89,25 @@ fn run(call: &Call) -> Result<(), Failure> {
 }
 
 /// The active configuration of a machine, found by the type and id on the command line.
-pub async fn configurations(session: &Session, call: &Call, node: &str) -> Result<Vec<Resource>, Failure> {
+pub(super) async fn configurations(
+    session: &Session,
+    active: &ActiveFlags,
+    node: &str,
+) -> Result<Vec<Resource>, Failure> {
     let client = session.node(node);
     let doing = format!("{node}: error reading the configuration");
     let (_, definitions) = client.definitions().await.map_err(|status| explain::status(&doing, &status))?;
-    let definition = get::resolve(&definitions, call.arg(0))?;
+    let definition = get::resolve(&definitions, &active.resource_type)?;
     if definition.resource_type != CONFIG_TYPE {
         return Err(Failure::new(format!("resource type {} cannot be changed", definition.resource_type))
             .hint("only the machine configuration can: use machineconfig, or mc for short"));
     }
-    let id = call.args.get(1).map_or(ACTIVE, String::as_str);
+    let id = active.id.as_deref().unwrap_or(ACTIVE);
     if id != ACTIVE {
         return Err(Failure::new(format!("configuration \"{id}\" cannot be changed"))
             .hint(format!("only the active one can, its id is {ACTIVE}")));
     }
-    let namespace = call.some_text("namespace").unwrap_or(&definition.default_namespace);
+    let namespace = active.namespace.as_ref().unwrap_or(&definition.default_namespace);
     let query = Query {
         namespace: namespace.to_owned(),
         resource_type: CONFIG_TYPE.to_owned(),

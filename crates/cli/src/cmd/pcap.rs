@@ -13,6 +13,7 @@ use tonic::Streaming;
 
 use crate::explain;
 use crate::failure::{Context, Failure};
+use crate::flags::flags;
 use crate::packets::Decoder;
 use crate::parse::Call;
 use crate::session::{Session, block_on};
@@ -49,31 +50,42 @@ pub static PCAP: Command = Command {
     ..Command::EMPTY
 };
 
+flags! {
+    /// The command line, resolved.
+    PcapFlags {
+        connection: connection(),
+        interface: text("interface"),
+        filter: text("bpf-filter"),
+        promiscuous: on("promiscuous"),
+        duration: duration("duration"),
+        output: text("output"),
+    }
+}
+
 fn run(call: &Call) -> Result<(), Failure> {
     if call.given("snaplen") {
         eprintln!("Flag --snaplen has been deprecated, packets are always captured whole");
     }
-    let interface = call.text("interface");
+    let flags = PcapFlags::of(call);
     // What is wrong with the filter is told before anything is connected.
-    let bpf_filter = filter(call.text("bpf-filter"), LinkType::Ethernet)?;
+    let bpf_filter = filter(&flags.filter, LinkType::Ethernet)?;
     let mut request = PacketCaptureRequest {
-        interface: interface.to_owned(),
-        promiscuous: call.on("promiscuous"),
+        interface: flags.interface.clone(),
+        promiscuous: flags.promiscuous,
         snap_len: 0,
         bpf_filter,
     };
-    let duration = call.duration("duration");
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&flags.connection).await?;
         let client = session.only()?;
-        if is_expression(call.text("bpf-filter")) && is_tunnel(&client, interface).await {
-            request.bpf_filter = filter(call.text("bpf-filter"), LinkType::Raw)?;
+        if is_expression(&flags.filter) && is_tunnel(&client, &flags.interface).await {
+            request.bpf_filter = filter(&flags.filter, LinkType::Raw)?;
         }
         let capture = async {
             let stream = client.machine().packet_capture(request).await;
             let stream =
                 stream.map_err(|status| explain::status("error capturing packets", &status))?.into_inner();
-            match call.text("output") {
+            match flags.output.as_str() {
                 "" => show(stream, &session.label).await,
                 "-" => save(stream, &session.label, &mut io::stdout()).await,
                 file => {
@@ -84,11 +96,11 @@ fn run(call: &Call) -> Result<(), Failure> {
                 }
             }
         };
-        if duration == Duration::ZERO {
+        if flags.duration == Duration::ZERO {
             return capture.await;
         }
         // The time that was asked for is the end that was wanted.
-        tokio::time::timeout(duration, capture).await.unwrap_or(Ok(()))
+        tokio::time::timeout(flags.duration, capture).await.unwrap_or(Ok(()))
     })
 }
 

@@ -49,9 +49,10 @@ fn run(call: &Call) -> Result<(), Failure> {
             return Err(Failure::new(format!("invalid sort method: \"{other}\"")).hint("use rss or cpu"));
         }
     };
+    let (connection, watched) = (call.connection(), call.on("watch"));
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
-        if call.on("watch") {
+        let session = Session::open(&connection).await?;
+        if watched {
             return watch(&session, order).await;
         }
         let replies = fetch(&session).await?;

@@ -30,34 +30,47 @@ pub static SERVICE: Command = Command {
     ..Command::EMPTY
 };
 
+/// What is done to a service.
+enum Action {
+    Status,
+    Start,
+    Stop,
+    Restart,
+}
+
 fn run(call: &Call) -> Result<(), Failure> {
-    let id = call.arg(0).to_owned();
-    let action = if call.args.len() < 2 { "status" } else { call.arg(1) };
-    if !["status", "start", "stop", "restart"].contains(&action) {
-        return Err(Failure::new(format!("unsupported service action: \"{action}\""))
-            .hint("use start, stop, restart or status"));
-    }
+    let (connection, id) = (call.connection(), call.arg(0).to_owned());
+    let action = match call.args.get(1).map(String::as_str) {
+        None | Some("status") => Action::Status,
+        Some("start") => Action::Start,
+        Some("stop") => Action::Stop,
+        Some("restart") => Action::Restart,
+        Some(other) => {
+            return Err(Failure::new(format!("unsupported service action: \"{other}\""))
+                .hint("use start, stop, restart or status"));
+        }
+    };
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let mut machine = session.all().machine();
         let doing = "error on service action";
         let replies: Vec<(String, String)> = match action {
-            "start" => {
+            Action::Start => {
                 let reply = session.ask(machine.service_start(ServiceStartRequest { id })).await;
                 let replies = session.gather(doing, reply.map(|reply| reply.into_inner().messages))?;
                 replies.into_iter().map(|(node, reply)| (node, reply.resp)).collect()
             }
-            "stop" => {
+            Action::Stop => {
                 let reply = session.ask(machine.service_stop(ServiceStopRequest { id })).await;
                 let replies = session.gather(doing, reply.map(|reply| reply.into_inner().messages))?;
                 replies.into_iter().map(|(node, reply)| (node, reply.resp)).collect()
             }
-            "restart" => {
+            Action::Restart => {
                 let reply = session.ask(machine.service_restart(ServiceRestartRequest { id })).await;
                 let replies = session.gather(doing, reply.map(|reply| reply.into_inner().messages))?;
                 replies.into_iter().map(|(node, reply)| (node, reply.resp)).collect()
             }
-            _ => {
+            Action::Status => {
                 let reply = session.ask(machine.service_list(())).await;
                 let lists = session
                     .gather("error listing services", reply.map(|reply| reply.into_inner().messages))?;

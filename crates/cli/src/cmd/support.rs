@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use tokio::time::timeout;
 
 use crate::bars::Bars;
+use crate::connection::Connection;
 use crate::failure::{Context, Failure};
 use crate::output::json;
 use crate::parse::Call;
@@ -58,13 +59,14 @@ fn run(call: &Call) -> Result<(), Failure> {
         confirm(&path)?;
     }
     let workers = usize::try_from(call.int("num-workers")).unwrap_or(1).clamp(1, WORKERS_MAX);
+    let (connection, verbose) = (call.connection(), call.on("verbose"));
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let file = File::create(&path).context(format!("create {}", path.display()))?;
         let mut archive = Archive::new(BufWriter::new(file));
         let mut errors: Vec<(String, String)> = Vec::new();
-        let mut teller = Teller::new(call.on("verbose"));
-        match kubernetes(call, &session).await {
+        let mut teller = Teller::new(verbose);
+        match kubernetes(&connection, &session).await {
             Ok(files) => {
                 teller.begin("cluster", files.len());
                 for (name, content) in files {
@@ -128,8 +130,11 @@ impl Teller {
 }
 
 /// What Kubernetes says of its nodes and of the pods of the system.
-async fn kubernetes(call: &Call, session: &Session) -> Result<Vec<(&'static str, String)>, Failure> {
-    let route = fleet::route(&call.connection(), "")?;
+async fn kubernetes(
+    connection: &Connection,
+    session: &Session,
+) -> Result<Vec<(&'static str, String)>, Failure> {
+    let route = fleet::route(connection, "")?;
     // Whichever of them is a control plane hands out a kubeconfig.
     let topology = Topology::named(&session.nodes, &[]);
     let fleet = ops_fleet::over(ops_fleet::access(&session.endpoint()), topology, &route);

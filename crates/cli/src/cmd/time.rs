@@ -23,10 +23,11 @@ pub static TIME: Command = Command {
 };
 
 fn run(call: &Call) -> Result<(), Failure> {
+    let (connection, check) = (call.connection(), call.some_text("check"));
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let mut time = session.all().time();
-        let reply = match call.some_text("check") {
+        let reply = match check {
             Some(server) => session.ask(time.time_check(TimeRequest { server: server.to_owned() })).await,
             None => session.ask(time.time(())).await,
         };

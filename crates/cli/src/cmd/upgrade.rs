@@ -5,7 +5,8 @@ use ichor_wire::machine::upgrade_request::RebootMode;
 use ichor_wire::machine::{RollbackRequest, Upgrade, UpgradeRequest};
 use jiff::Timestamp;
 
-use crate::cmd::lifecycle::{TRACKED, actor, perform};
+use crate::cmd::lifecycle::{TRACKED, TrackedFlags, actor, check_insecure, perform};
+use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::parse::Call;
 use crate::print;
@@ -48,10 +49,8 @@ pub static ROLLBACK: Command = Command {
 };
 
 fn upgrade(call: &Call) -> Result<(), Failure> {
-    let wait = call.on("wait") || call.on("debug");
-    if call.on("insecure") && wait {
-        return Err(Failure::new("cannot use --wait and --insecure together").hint("add --wait=false"));
-    }
+    let (tracked, insecure) = (TrackedFlags::of(call), call.on("insecure"));
+    check_insecure(insecure, &tracked)?;
     let Some(mode) = RebootMode::from_str_name(&call.text("reboot-mode").to_uppercase()) else {
         return Err(Failure::new(format!("invalid reboot mode: {}", call.text("reboot-mode")))
             .hint("use default or powercycle"));
@@ -63,10 +62,10 @@ fn upgrade(call: &Call) -> Result<(), Failure> {
         force: call.on("force"),
         reboot_mode: mode.into(),
     };
-    if !wait {
-        return start(call, request);
+    if !tracked.follows() {
+        return start(&tracked.connection, insecure, request);
     }
-    perform(call, Expect::RunningAndReady, PostCheck::Rebooted, move |client| {
+    perform(&tracked, insecure, Expect::RunningAndReady, PostCheck::Rebooted, move |client| {
         let request = request.clone();
         async move {
             let reply = client.machine().upgrade(request).await?.into_inner();
@@ -75,10 +74,10 @@ fn upgrade(call: &Call) -> Result<(), Failure> {
     })
 }
 
-fn start(call: &Call, request: UpgradeRequest) -> Result<(), Failure> {
+fn start(connection: &Connection, insecure: bool, request: UpgradeRequest) -> Result<(), Failure> {
     block_on(async {
-        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
-        if !call.on("insecure") {
+        let session = Session::open_either(connection, insecure).await?;
+        if !insecure {
             warn_of_old_versions(&session).await;
         }
         let reply = session.ask(session.all().machine().upgrade(request)).await;
@@ -97,8 +96,9 @@ fn table_text(replies: &[(String, Upgrade)], now: Timestamp) -> String {
 }
 
 fn rollback(call: &Call) -> Result<(), Failure> {
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let reply = session.ask(session.all().machine().rollback(RollbackRequest {})).await;
         session.gather("error executing rollback", reply.map(|reply| reply.into_inner().messages))?;
         Ok(())

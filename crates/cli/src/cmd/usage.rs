@@ -38,8 +38,9 @@ fn run(call: &Call) -> Result<(), Failure> {
         threshold: call.int("threshold"),
         paths: if call.args.is_empty() { vec!["/".to_owned()] } else { call.args.clone() },
     };
+    let (connection, humanize) = (call.connection(), call.on("humanize"));
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let stream = session.all().machine().disk_usage(request).await;
         let mut errors = StreamErrors::default();
         let mut bad = Vec::new();
@@ -53,7 +54,7 @@ fn run(call: &Call) -> Result<(), Failure> {
             Ok(())
         };
         session.read("error fetching disk usage", stream, take, &mut errors).await?;
-        print(&table_text(&entries, call.on("humanize")))?;
+        print(&table_text(&entries, humanize))?;
         bad.into_iter().for_each(|error| errors.push(error));
         errors.finish()
     })

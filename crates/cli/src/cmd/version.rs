@@ -6,6 +6,7 @@ use ichor_wire::machine::{Version, VersionInfo};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
+use crate::flags::flags;
 use crate::identity;
 use crate::parse::Call;
 use crate::print;
@@ -28,21 +29,32 @@ pub static VERSION: Command = Command {
     ..Command::EMPTY
 };
 
+flags! {
+    /// The command line, resolved.
+    VersionFlags {
+        connection: connection(),
+        insecure: on("insecure"),
+        client: on("client"),
+        short: on("short"),
+        json: on("json"),
+    }
+}
+
 fn run(call: &Call) -> Result<(), Failure> {
-    let (short, as_json) = (call.on("short"), call.on("json"));
-    if !as_json {
-        print(&client_text(&identity::version(), short))?;
-        if call.on("client") {
+    let flags = VersionFlags::of(call);
+    if !flags.json {
+        print(&client_text(&identity::version(), flags.short))?;
+        if flags.client {
             return Ok(());
         }
         print("Server:\n")?;
     }
     block_on(async {
-        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
+        let session = Session::open_either(&flags.connection, flags.insecure).await?;
         let reply = session.ask(session.all().machine().version(())).await;
         let versions =
             session.gather("error getting version", reply.map(|reply| reply.into_inner().messages))?;
-        if as_json {
+        if flags.json {
             return print(&json_text(&versions));
         }
         print(&server_text(&versions))

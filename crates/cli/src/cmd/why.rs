@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use tonic::{Code, Status};
 
 use crate::failure::Failure;
+use crate::flags::flags;
 use crate::output::json::pretty;
 use crate::parse::Call;
 use crate::print;
@@ -46,6 +47,17 @@ pub static WHY: Command = Command {
     ..Command::EMPTY
 };
 
+flags! {
+    /// The command line, resolved.
+    WhyFlags {
+        connection: connection(),
+        insecure: on("insecure"),
+        target: arg(0),
+        id: arg(1),
+        namespace: text("namespace"),
+    }
+}
+
 fn run(call: &Call) -> Result<(), Failure> {
     let as_json = match call.text("output") {
         "json" => true,
@@ -56,8 +68,9 @@ fn run(call: &Call) -> Result<(), Failure> {
             );
         }
     };
+    let flags = WhyFlags::of(call);
     block_on(async {
-        let answers = ask(call).await?;
+        let answers = ask(&flags).await?;
         if as_json {
             print(&pretty(&why::to_json(&answers), "  "))?;
         } else {
@@ -71,21 +84,18 @@ fn run(call: &Call) -> Result<(), Failure> {
 }
 
 /// One answer for each machine, of its own or made up here.
-async fn ask(call: &Call) -> Result<Vec<Answer>, Failure> {
-    let request = WhyRequest {
-        target: call.arg(0).to_owned(),
-        id: call.arg(1).to_owned(),
-        namespace: call.text("namespace").to_owned(),
-    };
-    let own = own(call);
-    let (client, nodes) = Session::prepare(&call.connection(), call.on("insecure"))?;
+async fn ask(flags: &WhyFlags) -> Result<Vec<Answer>, Failure> {
+    let request =
+        WhyRequest { target: flags.target.clone(), id: flags.id.clone(), namespace: flags.namespace.clone() };
+    let own = own(flags);
+    let (client, nodes) = Session::prepare(&flags.connection, flags.insecure)?;
     if let Err(error) = crate::term::patient("connecting", client.connect()).await {
         let of = |error: &ichor_client::DialError| why::silent(&error.to_string(), Hop::First, &own);
         let answers = error.0.iter().map(|error| (endpoint(error, &nodes), of(error)));
         let answers: Vec<Answer> = answers.collect();
         return if answers.is_empty() { Err(explain::unreachable(&error)) } else { Ok(answers) };
     }
-    let session = Session::over_client(client, nodes, !call.on("insecure"));
+    let session = Session::over_client(client, nodes, !flags.insecure);
     let reply = session.ask(session.all().node().why(request)).await;
     match reply {
         Ok(reply) => {
@@ -134,10 +144,10 @@ fn endpoint(error: &ichor_client::DialError, nodes: &[String]) -> String {
 }
 
 /// What this client knows of itself.
-fn own(call: &Call) -> Own {
+fn own(flags: &WhyFlags) -> Own {
     let now = Timestamp::now();
     let date = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M UTC").to_string();
-    let not_after = if call.on("insecure") { None } else { profile::own_certificate_end(&call.connection()) };
+    let not_after = if flags.insecure { None } else { profile::own_certificate_end(&flags.connection) };
     Own {
         not_after: not_after.map(Timestamp::as_second),
         not_after_text: not_after.map(date).unwrap_or_default(),

@@ -46,8 +46,9 @@ fn disk(call: &Call) -> Result<(), Failure> {
         skip_secondary_check: call.on("skip-secondary-check"),
     });
     let request = BlockDeviceWipeRequest { devices: devices.collect() };
+    let (connection, insecure) = (call.connection(), call.on("insecure"));
     block_on(async {
-        let session = Session::open_either(&call.connection(), call.on("insecure")).await?;
+        let session = Session::open_either(&connection, insecure).await?;
         let reply = session.ask(session.all().storage().block_device_wipe(request)).await;
         session.gather("error wiping", reply.map(|reply| reply.into_inner().messages))?;
         Ok(())

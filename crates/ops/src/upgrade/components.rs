@@ -246,7 +246,7 @@ impl Upgrade<'_> {
                             None if app == settled::API_SERVER => {
                                 for _ in 0..SILENCE_LOOKS {
                                     let pod = std::slice::from_ref(pod);
-                                    let Some(text) = settled::silent(&self.fleet, node, pod).await else {
+                                    let Some(text) = settled::silent(self.fleet, node, pod).await else {
                                         return Ok::<_, Error>(());
                                     };
                                     last = text;

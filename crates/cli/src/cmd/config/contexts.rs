@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ichor_config::talosconfig::{ClientConfig, Context};
 
+use crate::connection::Connection;
 use crate::failure::{Context as _, Failure};
 use crate::parse::Call;
 use crate::tabs::Table;
@@ -51,6 +52,7 @@ pub fn add(call: &Call) -> Result<(), Failure> {
 
 /// `config remove`.
 pub fn remove(call: &Call) -> Result<(), Failure> {
+    let (dry_run, confirm) = (call.on("dry-run"), !call.on("noconfirm"));
     let (mut config, path) = profile::open(&call.connection())?;
     let pattern = call.arg(0);
     let matching: Vec<String> =
@@ -65,11 +67,11 @@ pub fn remove(call: &Call) -> Result<(), Failure> {
             eprintln!("skipping removal of current context \"{name}\"; switch to another one first");
             continue;
         }
-        if call.on("dry-run") {
+        if dry_run {
             eprintln!("would remove context \"{name}\"");
             continue;
         }
-        if !call.on("noconfirm") && !confirmed(&format!("remove context \"{name}\"? (y/N): "))? {
+        if confirm && !confirmed(&format!("remove context \"{name}\"? (y/N): "))? {
             continue;
         }
         config.contexts.entries_mut().remove(&name);
@@ -107,17 +109,17 @@ pub fn endpoints(call: &Call) -> Result<(), Failure> {
     for endpoint in &call.args {
         ichor_client::endpoint::parse(endpoint).plain()?;
     }
-    change(call, |context| context.endpoints = call.args.clone().into())
+    change(&call.connection(), |context| context.endpoints = call.args.clone().into())
 }
 
 /// `config node`.
 pub fn nodes(call: &Call) -> Result<(), Failure> {
-    change(call, |context| context.nodes = call.args.clone().into())
+    change(&call.connection(), |context| context.nodes = call.args.clone().into())
 }
 
-fn change(call: &Call, edit: impl FnOnce(&mut Context)) -> Result<(), Failure> {
-    let (mut config, path) = profile::open(&call.connection())?;
-    let wanted = call.some_text("context");
+fn change(connection: &Connection, edit: impl FnOnce(&mut Context)) -> Result<(), Failure> {
+    let (mut config, path) = profile::open(connection)?;
+    let wanted = connection.context.as_deref();
     if let Err(error) = config.select(wanted) {
         return Err(profile::no_context(&error, Some(&config)));
     }

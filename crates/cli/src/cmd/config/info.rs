@@ -18,8 +18,9 @@ pub fn run(call: &Call) -> Result<(), Failure> {
             Failure::new(format!("unknown output format: \"{output}\"")).hint("use text, json or yaml")
         );
     }
-    let (config, _) = profile::open(&call.connection())?;
-    let (name, context) = profile::context(&config, call.some_text("context"))?;
+    let connection = call.connection();
+    let (config, _) = profile::open(&connection)?;
+    let (name, context) = profile::context(&config, connection.context.as_deref())?;
     let info = Info::of(name, context);
     print(&match output.as_str() {
         "json" => info.json(),

@@ -25,8 +25,9 @@ pub fn run(call: &Call) -> Result<(), Failure> {
             nanos: i32::try_from(ttl.subsec_nanos()).unwrap_or_default(),
         }),
     };
+    let connection = call.connection();
     block_on(async {
-        let session = Session::open(&call.connection()).await?;
+        let session = Session::open(&connection).await?;
         let client = session.only()?;
         let reply = session.ask(client.machine().generate_client_configuration(request)).await;
         let doing = "error generating client configuration";
@@ -35,8 +36,8 @@ pub fn run(call: &Call) -> Result<(), Failure> {
             return Err(Failure::new(format!("{doing}: the machine's reply is empty")));
         };
         let mut issued = profile::parse(&reply.talosconfig)?;
-        let (config, _) = profile::open(&call.connection())?;
-        let (_, current) = profile::context(&config, call.some_text("context"))?;
+        let (config, _) = profile::open(&connection)?;
+        let (_, current) = profile::context(&config, connection.context.as_deref())?;
         for context in issued.contexts.entries_mut().values_mut() {
             context.endpoints.clone_from(&current.endpoints);
         }

@@ -1,6 +1,7 @@
 //! Reads the database of etcd as far as it takes to describe a snapshot. Pure, and afraid of every byte.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use prost::Message as _;
 
@@ -34,6 +35,13 @@ pub struct Info {
     pub size: u64,
 }
 
+impl fmt::Display for Info {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { hash, revision, keys, size } = self;
+        write!(f, "hash {hash:08x}, revision {revision}, total keys {keys}, total size {size}")
+    }
+}
+
 /// The file is not such a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a database of etcd: {0}")]
@@ -42,7 +50,7 @@ pub struct Bad(&'static str);
 type Result<T> = std::result::Result<T, Bad>;
 
 /// Describes a snapshot, as `etcdutl snapshot status` does.
-pub fn info(file: &[u8]) -> Result<Info> {
+pub(super) fn info(file: &[u8]) -> Result<Info> {
     let tree = Tree::open(file)?;
     let mut info = Info { hash: 0, revision: 0, keys: 0, size: tree.pages.saturating_mul(tree.page as u64) };
     let mut sum = Sum(!0);

@@ -241,7 +241,7 @@ fn downloads(shown: &str, text: &str) -> Vec<String> {
         }
     }
     // Requirements: an exact version, and the hashes of its files.
-    for (number, line) in numbered().filter(|(_, line)| !line.starts_with('#') && line.contains("==")) {
+    for (number, _) in numbered().filter(|(_, line)| !line.starts_with('#') && line.contains("==")) {
         let rest = text.lines().skip(number - 1);
         let whole: String = rest
             .scan(true, |more, line| {

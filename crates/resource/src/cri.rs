@@ -45,12 +45,14 @@ pub struct ImageCacheConfig {
     pub roots: Vec<String>,
 }
 
-/// Registry mirrors, credentials and TLS settings after merging all configuration documents.
+/// Registry mirrors, credentials and TLS settings after merging all configuration documents. Holds passwords and keys,
+/// hence sensitive.
 ///
 /// Id: `registries`.
 #[derive(Debug, Clone, Default, PartialEq, ResourceSpec)]
 #[resource(type_name = "RegistryConfigs.cri.talos.dev", namespace = "cri")]
 #[resource(proto = "talos.resource.definitions.cri.RegistriesConfigSpec")]
+#[resource(sensitive)]
 pub struct RegistryConfig {
     #[spec(1, "mirrors", omit)]
     pub mirrors: BTreeMap<String, RegistryMirrorConfig>,

@@ -4,12 +4,13 @@ use ichor_resource_derive::ResourceSpec;
 
 use crate::value::TextBytes;
 
-/// A file to be rendered into /etc.
+/// A file to be rendered into /etc. Those of the container runtime hold credentials of registries, hence sensitive.
 ///
 /// Id: path under /etc, e.g. `hosts`, `machine-id`, `cri/conf.d/...`.
 #[derive(Debug, Clone, Default, PartialEq, ResourceSpec)]
 #[resource(type_name = "EtcFileSpecs.files.talos.dev", namespace = "files")]
 #[resource(proto = "talos.resource.definitions.files.EtcFileSpecSpec")]
+#[resource(sensitive)]
 pub struct EtcFileSpec {
     #[spec(1, "contents")]
     pub contents: TextBytes,

@@ -49,12 +49,13 @@ pub struct BootstrapManifestsConfig {
     pub talos_api_service_enabled: bool,
 }
 
-/// Extra manifests to fetch or apply.
+/// Extra manifests to fetch or apply. Holds headers of requests and whole manifests, hence sensitive.
 ///
 /// Id: `extra-manifests`.
 #[derive(Debug, Clone, Default, PartialEq, ResourceSpec)]
 #[resource(type_name = "ExtraManifestsConfigs.kubernetes.talos.dev", namespace = "controlplane")]
 #[resource(proto = "talos.resource.definitions.k8s.ExtraManifestsConfigSpec")]
+#[resource(sensitive)]
 pub struct ExtraManifestsConfig {
     #[spec(1, "extraManifests")]
     pub extra_manifests: Vec<ExtraManifest>,
@@ -87,13 +88,14 @@ pub struct ManifestStatus {
     pub manifests_applied: Vec<String>,
 }
 
-/// One bootstrap manifest: the YAML spec is the list of its objects.
+/// One bootstrap manifest: the YAML spec is the list of its objects. One of them holds the bootstrap token, those of users
+/// may hold any secret, hence sensitive.
 ///
 /// Id: `<priority>-<name>`, e.g. `10-kube-proxy`.
 #[derive(Debug, Clone, Default, PartialEq, ResourceSpec)]
 #[resource(type_name = "Manifests.kubernetes.talos.dev", namespace = "controlplane")]
 #[resource(proto = "talos.resource.definitions.k8s.ManifestSpec")]
-#[resource(transparent)]
+#[resource(sensitive, transparent)]
 pub struct Manifest {
     #[spec(1, "items")]
     pub items: Vec<SingleManifest>,

@@ -133,12 +133,14 @@ pub struct ProbeStatus {
     pub last_error: String,
 }
 
-/// Network configuration supplied by the platform, and its copy cached on disk.
+/// Network configuration supplied by the platform, and its copy cached on disk. Its links may hold keys of tunnels, hence
+/// sensitive as `LinkSpecs` are.
 ///
 /// Id: `active`, `cached`.
 #[derive(Debug, Clone, Default, PartialEq, ResourceSpec)]
 #[resource(type_name = "PlatformConfigs.net.talos.dev", namespace = "network")]
 #[resource(proto = "talos.resource.definitions.network.PlatformConfigSpec")]
+#[resource(sensitive)]
 pub struct PlatformConfig {
     #[spec(1, "addresses")]
     pub addresses: Vec<AddressSpec>,

@@ -13,12 +13,13 @@ pub struct ExtensionServiceConfigStatus {
     pub spec_version: String,
 }
 
-/// Configuration files and environment for an extension service.
+/// Configuration files and environment for an extension service, which is where its credentials are, hence sensitive.
 ///
 /// Id: extension service name.
 #[derive(Debug, Clone, Default, PartialEq, ResourceSpec)]
 #[resource(type_name = "ExtensionServiceConfigs.runtime.talos.dev", namespace = "runtime")]
 #[resource(proto = "talos.resource.definitions.runtime.ExtensionServiceConfigSpec")]
+#[resource(sensitive)]
 pub struct ExtensionServiceConfig {
     #[spec(1, "files", omit)]
     pub files: Vec<ExtensionServiceConfigFile>,

@@ -127,13 +127,13 @@ pub struct SecurityState {
     pub module_signature_enforced: bool,
 }
 
-/// Token that survives reinstall, used by SideroLink.
+/// Token that survives reinstall, used by SideroLink; sensitive as every token.
 ///
 /// Id: `unique-machine-token`.
 #[derive(Debug, Clone, Default, PartialEq, ResourceSpec)]
 #[resource(type_name = "UniqueMachineTokens.runtime.talos.dev", namespace = "runtime")]
 #[resource(proto = "talos.resource.definitions.runtime.UniqueMachineTokenSpec")]
-#[resource(columns(("Token", "{.token}")))]
+#[resource(columns(("Token", "{.token}")), sensitive)]
 pub struct UniqueMachineToken {
     #[spec(1, "token")]
     pub token: String,
@@ -170,13 +170,13 @@ pub struct MaintenanceServiceConfig {
 #[resource(type_name = "MaintenanceServiceRequests.runtime.talos.dev", namespace = "runtime")]
 pub struct MaintenanceServiceRequest {}
 
-/// A META key and its value.
+/// A META key and its value. Among the values are a token and the keys of an encrypted STATE, hence sensitive.
 ///
 /// Id: key as `0x%02x`.
 #[derive(Debug, Clone, Default, PartialEq, ResourceSpec)]
 #[resource(type_name = "MetaKeys.runtime.talos.dev", namespace = "runtime")]
 #[resource(proto = "talos.resource.definitions.runtime.MetaKeySpec")]
-#[resource(aliases("meta"))]
+#[resource(aliases("meta"), sensitive)]
 #[resource(columns(("Value", "{.value}")))]
 pub struct MetaKey {
     #[spec(1, "value")]

@@ -1,7 +1,7 @@
 //! The machine's clock and the time servers of the network.
 
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use ichor_net::sntp;
@@ -28,7 +28,7 @@ impl TimePort for SystemClock {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no time server is configured");
         for server in servers {
             if server.starts_with("/dev/") {
-                match read_device(server) {
+                match read_device(server).await {
                     Ok(measured) => return Ok(measured),
                     Err(error) => last = io::Error::new(error.kind(), format!("clock {server}: {error}")),
                 }
@@ -62,9 +62,10 @@ impl TimePort for SystemClock {
 }
 
 /// Compares the clock with one that is a device. There is no wire in between, so no answer is a spike.
-fn read_device(device: &str) -> io::Result<Measurement> {
-    let theirs = ichor_sys::ptp::read(Path::new(device))?;
-    let ours = SystemTime::now();
+async fn read_device(device: &str) -> io::Result<Measurement> {
+    let path = PathBuf::from(device);
+    let read = move || ichor_sys::ptp::read(&path).map(|theirs| (theirs, SystemTime::now()));
+    let (theirs, ours) = tokio::task::spawn_blocking(read).await??;
     let nanos = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
     let offset_ns = match theirs.duration_since(ours) {
         Ok(ahead) => nanos(ahead),

@@ -15,6 +15,7 @@ pub mod images;
 pub mod kernel_log;
 mod kube;
 pub mod kubelet;
+pub mod lanes;
 pub mod maintenance;
 pub mod meta;
 pub mod node;

@@ -28,6 +28,7 @@ use crate::api::server::{FOR_APID, FOR_TRUSTD, Readable, serve_machine, serve_ru
 use crate::api::streams;
 use crate::daemons::{self, APID_UID, TRUSTD_UID};
 use crate::events::{Payload, Tail};
+use crate::lanes;
 use crate::maintenance::{MaintenanceConfigController, MaintenanceServiceController};
 use crate::node::{Node, NodeParts, Paths};
 use crate::platform::{self, Platform, Signs};
@@ -42,8 +43,12 @@ use crate::tasks::NodeTasks;
 /// Before an emergency reboot, for people who look at the console.
 const COUNTDOWN: Duration = Duration::from_secs(10);
 
-/// Threads for short blocking work; they end after a second without any.
-const BLOCKING_THREADS_MAX: usize = 8;
+/// Threads for blocking work of the node itself: saving, issuing, starting, and look-ups of configured names, which may
+/// all wait for a name server that is gone. They end after a second without any work.
+const OWN_THREADS_MAX: usize = 32;
+
+/// Threads of the API: those of its lanes, and for uploads and look-ups that have none.
+const API_THREADS_MAX: usize = lanes::THREADS + 8;
 
 /// Freed memory goes back to the kernel this often; with a small heap that is a fraction of a millisecond.
 const TRIM_EVERY: Duration = Duration::from_secs(10);
@@ -98,20 +103,31 @@ fn io<T>(what: &str, result: io::Result<T>) -> Result<T, StartError> {
     result.map_err(|source| StartError::Io { what: what.to_owned(), source })
 }
 
-fn single_thread() -> io::Result<Runtime> {
+fn single_thread(blocking_threads: usize) -> io::Result<Runtime> {
     Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .max_blocking_threads(blocking_threads)
         .thread_keep_alive(Duration::from_secs(1))
         .build()
 }
 
+/// The runtime of the controllers, with threads that no client reaches.
+///
+/// # Errors
+/// When the kernel has no descriptors for it.
+pub fn controllers_runtime() -> io::Result<Runtime> {
+    single_thread(OWN_THREADS_MAX)
+}
+
 /// A thread of its own for the API, so that no controller can hold up a call.
-fn api_thread() -> Result<Handle, StartError> {
-    let runtime = io("make the API runtime", single_thread())?;
+///
+/// # Errors
+/// When the kernel has no thread or descriptors for it.
+pub fn api_thread() -> io::Result<Handle> {
+    let runtime = single_thread(API_THREADS_MAX)?;
     let handle = runtime.handle().clone();
     let thread = std::thread::Builder::new().name("api".to_owned());
-    io("start the API thread", thread.spawn(move || runtime.block_on(std::future::pending::<()>())))?;
+    thread.spawn(move || runtime.block_on(std::future::pending::<()>()))?;
     Ok(handle)
 }
 
@@ -129,8 +145,8 @@ fn run(client: Client) -> Result<(), StartError> {
     let paths = Paths::default();
     make_directories(&paths)?;
 
-    let controllers = io("make the controller runtime", single_thread())?;
-    let api = api_thread()?;
+    let controllers = io("make the controller runtime", controllers_runtime())?;
+    let api = io("start the API thread", api_thread())?;
     let (power, power_requests) = mpsc::channel(1);
     let (supervisor, inheritance) =
         io("greet init", Supervisor::connect(client, controllers.handle(), power))?;

@@ -3,7 +3,7 @@
 //! [`decode`] and [`encode`] are pure; [`query`] does the talking.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::net::UdpSocket;
@@ -207,15 +207,28 @@ pub fn decode(
 
 /// All addresses of a time server, given as name or address, with or without a port.
 pub async fn resolve(server: &str) -> Result<Vec<SocketAddr>, SntpError> {
-    if let Ok(address) = server.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(address, PORT)]);
-    }
-    if let Ok(address) = server.parse::<SocketAddr>() {
+    if let Some(address) = literal(server) {
         return Ok(vec![address]);
     }
     let failed = |source| SntpError::Resolve { server: server.to_owned(), source };
     let found: Vec<_> = tokio::net::lookup_host((server, PORT)).await.map_err(failed)?.collect();
     if found.is_empty() { Err(failed(io::ErrorKind::NotFound.into())) } else { Ok(found) }
+}
+
+/// The same on this thread, which waits for the name server: for callers that have threads of their own for it.
+pub fn resolve_blocking(server: &str) -> Result<Vec<SocketAddr>, SntpError> {
+    if let Some(address) = literal(server) {
+        return Ok(vec![address]);
+    }
+    let failed = |source| SntpError::Resolve { server: server.to_owned(), source };
+    let found: Vec<_> = (server, PORT).to_socket_addrs().map_err(failed)?.collect();
+    if found.is_empty() { Err(failed(io::ErrorKind::NotFound.into())) } else { Ok(found) }
+}
+
+/// A server that is given by its address needs no look-up.
+fn literal(server: &str) -> Option<SocketAddr> {
+    let address = server.parse::<IpAddr>().map(|address| SocketAddr::new(address, PORT));
+    address.or_else(|_| server.parse()).ok()
 }
 
 /// Asks one server once.
@@ -248,6 +261,15 @@ pub async fn query_name(server: &str, limit: Duration) -> Result<Sample, SntpErr
     let resolved = tokio::time::timeout(limit, resolve(server)).await;
     let addresses =
         resolved.map_err(|late| SntpError::Resolve { server: server.to_owned(), source: late.into() })??;
+    query_any(server, addresses, limit).await
+}
+
+/// Asks the addresses of a server in order until one answers well.
+pub async fn query_any(
+    server: &str,
+    addresses: Vec<SocketAddr>,
+    limit: Duration,
+) -> Result<Sample, SntpError> {
     let mut last = None;
     for address in addresses {
         match query(address, limit).await {

@@ -1,8 +1,12 @@
 //! The server: bounded connections, files streamed in pieces, nothing kept in memory.
+//!
+//! Files are read on the blocking threads of the runtime, one piece at a time: a caller that does not read holds neither a
+//! thread nor, after a while, its connection.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::Future;
-use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,20 +15,23 @@ use futures_util::stream;
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, RANGE};
 use http::{Method, Request, Response, StatusCode};
 use http_body::Frame;
-use http_body_util::combinators::BoxBody;
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 
 use crate::layout::{Blob, BlobError, Layout, Manifest};
 use crate::route::{Part, Refusal, Route, parse, range};
+use crate::stall::StallLimit;
 
-/// Bytes read from a file at a time, and pieces that wait for a slow reader.
-const PIECE: usize = 256 << 10;
-const PIECES: usize = 2;
+/// Bytes read from a file at a time.
+const PIECE: usize = 128 << 10;
+
+/// Where one asks whether the server is well.
+const HEALTH: &str = "/healthz";
 
 /// How much the server takes on.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +40,7 @@ pub struct Limits {
     pub connections: usize,
     /// How long a caller may take to send a request.
     pub request: Duration,
-    /// How long a caller may take to accept one piece of an answer.
+    /// How long a caller may leave an answer unread.
     pub piece: Duration,
 }
 
@@ -43,7 +50,10 @@ impl Default for Limits {
     }
 }
 
-type Body = BoxBody<Bytes, std::io::Error>;
+type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// Where images are looked for; earlier layouts go before later ones.
+type Layouts = Arc<[Arc<Layout>]>;
 
 /// Serves a layout until `shutdown` is ready. Connections that are open then are closed.
 pub async fn serve(
@@ -52,6 +62,17 @@ pub async fn serve(
     limits: Limits,
     shutdown: impl Future<Output = ()>,
 ) {
+    serve_all(listener, vec![layout], limits, shutdown).await;
+}
+
+/// The same for several layouts: what is missing or damaged in one is taken from the next.
+pub async fn serve_all(
+    listener: TcpListener,
+    layouts: Vec<Arc<Layout>>,
+    limits: Limits,
+    shutdown: impl Future<Output = ()>,
+) {
+    let layouts: Layouts = layouts.into();
     let places = Arc::new(Semaphore::new(limits.connections));
     let mut tasks = tokio::task::JoinSet::new();
     tokio::pin!(shutdown);
@@ -63,9 +84,9 @@ pub async fn serve(
         tokio::select! {
             (accepted, place) = accepted => match accepted {
                 Ok((stream, _)) => {
-                    let layout = layout.clone();
+                    let layouts = layouts.clone();
                     tasks.spawn(async move {
-                        connection(stream, layout, limits).await;
+                        connection(stream, layouts, limits).await;
                         drop(place);
                     });
                 }
@@ -82,10 +103,10 @@ pub async fn serve(
     tasks.shutdown().await;
 }
 
-async fn connection(stream: TcpStream, layout: Arc<Layout>, limits: Limits) {
+async fn connection(stream: TcpStream, layouts: Layouts, limits: Limits) {
     let service = service_fn(move |request| {
-        let layout = layout.clone();
-        async move { Ok::<_, Infallible>(answer(request, layout, limits).await) }
+        let layouts = layouts.clone();
+        async move { Ok::<_, Infallible>(answer(request, layouts).await) }
     });
     let mut server = http1::Builder::new();
     server
@@ -93,21 +114,28 @@ async fn connection(stream: TcpStream, layout: Arc<Layout>, limits: Limits) {
         .header_read_timeout(limits.request)
         .max_headers(64)
         .max_buf_size(16 << 10);
-    if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
+    let stream = TokioIo::new(StallLimit::new(stream, limits.piece));
+    if let Err(error) = server.serve_connection(stream, service).await {
         tracing::debug!(%error, "registry: connection ended early");
     }
 }
 
-async fn answer<B>(request: Request<B>, layout: Arc<Layout>, limits: Limits) -> Response<Body> {
+async fn answer<B>(request: Request<B>, layouts: Layouts) -> Response<Body> {
     let head = request.method() == Method::HEAD;
+    if request.uri().path() == HEALTH {
+        return json(String::new(), head);
+    }
     let wanted = request.headers().get(RANGE).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let route = parse(request.method(), request.uri().path(), request.uri().query());
     let result = match route {
         Ok(Route::Base) => Ok(json("{}".to_owned(), head)),
-        Ok(Route::Tags { registry, name }) => tags(&layout, registry.as_deref(), &name, head),
+        Ok(Route::Tags { registry, name }) => tags(&layouts, registry.as_deref(), &name, head),
         Ok(Route::Manifest { registry, name, reference }) => {
-            match layout.find(registry.as_deref(), &name, &reference) {
-                Some(manifest) => file(layout, manifest, wanted, head, limits).await,
+            let found = layouts
+                .iter()
+                .find_map(|layout| Some((layout, layout.find(registry.as_deref(), &name, &reference)?)));
+            match found {
+                Some((layout, manifest)) => file([layout.clone()].into(), manifest, wanted, head).await,
                 None => {
                     let image = registry.map_or(String::new(), |registry| registry + "/") + &name;
                     let message = format!("there is no image {image} with {reference:?} here");
@@ -117,7 +145,7 @@ async fn answer<B>(request: Request<B>, layout: Arc<Layout>, limits: Limits) -> 
         }
         Ok(Route::Blob { digest }) => {
             let blob = Manifest { digest, media_type: "application/octet-stream".into() };
-            file(layout, blob, wanted, head, limits).await
+            file(layouts, blob, wanted, head).await
         }
         Err(refusal) => Err(refusal),
     };
@@ -128,8 +156,13 @@ async fn answer<B>(request: Request<B>, layout: Arc<Layout>, limits: Limits) -> 
     })
 }
 
-fn tags(layout: &Layout, registry: Option<&str>, name: &str, head: bool) -> Result<Response<Body>, Refusal> {
-    let tags = layout.tags(registry, name);
+fn tags(
+    layouts: &[Arc<Layout>],
+    registry: Option<&str>,
+    name: &str,
+    head: bool,
+) -> Result<Response<Body>, Refusal> {
+    let tags: BTreeSet<&str> = layouts.iter().flat_map(|layout| layout.tags(registry, name)).collect();
     if tags.is_empty() {
         let message = format!("there is no repository {name} here");
         return Err(Refusal::new(StatusCode::NOT_FOUND, "NAME_UNKNOWN", message));
@@ -137,16 +170,28 @@ fn tags(layout: &Layout, registry: Option<&str>, name: &str, head: bool) -> Resu
     Ok(json(serde_json::json!({ "name": name, "tags": tags }).to_string(), head))
 }
 
-/// A file of the layout: all of it or a part.
+/// The first layout's blob that can be given; else why the last one that has it cannot.
+fn blob(layouts: &[Arc<Layout>], digest: &str) -> Result<Blob, BlobError> {
+    let mut last = BlobError::Missing(digest.to_owned());
+    for layout in layouts {
+        match layout.blob(digest) {
+            Ok(blob) => return Ok(blob),
+            Err(BlobError::Missing(_)) => {}
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// A file of the layouts: all of it or a part.
 async fn file(
-    layout: Arc<Layout>,
+    layouts: Layouts,
     what: Manifest,
     wanted: Option<String>,
     head: bool,
-    limits: Limits,
 ) -> Result<Response<Body>, Refusal> {
     let digest = what.digest.clone();
-    let opened = tokio::task::spawn_blocking(move || layout.blob(&digest)).await;
+    let opened = tokio::task::spawn_blocking(move || blob(&layouts, &digest)).await;
     let Blob { file, size } = match opened {
         Ok(Ok(blob)) => blob,
         Ok(Err(error)) => return Err(unavailable(&error)),
@@ -175,7 +220,7 @@ async fn file(
         }
     };
     response = response.header(CONTENT_LENGTH, length);
-    let body = if head { empty() } else { pieces(file, first, length, limits.piece) };
+    let body = if head { empty() } else { pieces(file, first, length) };
     Ok(response.body(body).expect("the headers are well formed"))
 }
 
@@ -191,36 +236,30 @@ fn unavailable(error: &BlobError) -> Refusal {
     Refusal::new(status, code, error.to_string())
 }
 
-/// Streams a part of a file: a thread reads ahead by a few pieces and stops when the caller goes away or dawdles.
-fn pieces(mut file: std::fs::File, first: u64, length: u64, patience: Duration) -> Body {
-    let (sender, receiver) = mpsc::channel::<std::io::Result<Bytes>>(PIECES);
-    let runtime = tokio::runtime::Handle::current();
-    tokio::task::spawn_blocking(move || {
-        let mut left = length;
-        let mut result = file.seek(SeekFrom::Start(first)).map(|_| ());
-        while left > 0 {
-            let piece = result.and_then(|()| {
-                let mut piece = vec![0; PIECE.min(usize::try_from(left).unwrap_or(PIECE))];
-                file.read_exact(&mut piece).map(|()| Bytes::from(piece))
-            });
-            left = piece.as_ref().map_or(0, |piece| left - piece.len() as u64);
-            let sent = runtime.block_on(tokio::time::timeout(patience, sender.send(piece)));
-            if !matches!(sent, Ok(Ok(()))) {
-                return;
+/// Streams a part of a file, a piece whenever the connection has room for one.
+fn pieces(file: std::fs::File, first: u64, length: u64) -> Body {
+    let state = Some((file, first, length)).filter(|_| length > 0);
+    let frames = stream::unfold(state, |state| async move {
+        let (file, at, left) = state?;
+        let read = tokio::task::spawn_blocking(move || {
+            let mut piece = vec![0; PIECE.min(usize::try_from(left).unwrap_or(PIECE))];
+            file.read_exact_at(&mut piece, at).map(|()| (file, piece))
+        });
+        match read.await.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            Ok((file, piece)) => {
+                let len = piece.len() as u64;
+                let rest = Some((file, at + len, left - len)).filter(|(_, _, left)| *left > 0);
+                Some((Ok(Frame::data(Bytes::from(piece))), rest))
             }
-            result = Ok(());
+            Err(error) => Some((Err(error), None)),
         }
     });
-    let frames = stream::unfold(receiver, |mut receiver| async move {
-        let piece = receiver.recv().await?;
-        Some((piece.map(Frame::data), receiver))
-    });
-    BodyExt::boxed(StreamBody::new(frames))
+    BodyExt::boxed_unsync(StreamBody::new(frames))
 }
 
 fn json(text: String, head: bool) -> Response<Body> {
     let length = text.len();
-    let body = if head { empty() } else { Full::from(text).map_err(|never| match never {}).boxed() };
+    let body = if head { empty() } else { Full::from(text).map_err(|never| match never {}).boxed_unsync() };
     Response::builder()
         .header(CONTENT_TYPE, "application/json")
         .header("docker-distribution-api-version", "registry/2.0")
@@ -230,5 +269,5 @@ fn json(text: String, head: bool) -> Response<Body> {
 }
 
 fn empty() -> Body {
-    Empty::new().map_err(|never| match never {}).boxed()
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ichor_registry::{Layout, Limits, serve};
+use ichor_registry::{Layout, Limits, serve_all};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -41,12 +41,15 @@ struct Server {
 
 impl Server {
     fn start(dir: &Path, limits: Limits) -> Self {
-        let layout = Arc::new(Layout::open(dir).unwrap());
+        Self::start_all(vec![Arc::new(Layout::open(dir).unwrap())], limits)
+    }
+
+    fn start_all(layouts: Vec<Arc<Layout>>, limits: Limits) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        runtime.spawn(serve(listener, layout, limits, std::future::pending()));
+        runtime.spawn(serve_all(listener, layouts, limits, std::future::pending()));
         Self { address, _runtime: runtime }
     }
 
@@ -162,6 +165,39 @@ fn callers_that_dawdle_do_not_keep_others_out() {
         stream.write_all(b"GET /v2/ HT").unwrap();
     }
     assert!(server.ask("GET /v2/", "").0.starts_with("http/1.1 200"));
+}
+
+#[test]
+fn callers_that_leave_an_answer_unread_lose_their_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    layout(dir.path());
+    // More than sockets hold.
+    let large = put(dir.path(), &vec![9; 48 << 20]);
+    let limits =
+        Limits { connections: 2, request: Duration::from_secs(10), piece: Duration::from_millis(200) };
+    let server = Server::start(dir.path(), limits);
+    let mut stalled: Vec<TcpStream> = (0..2).map(|_| server.connect()).collect();
+    for stream in &mut stalled {
+        write!(stream, "GET /v2/group/app/blobs/{large} HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    }
+    assert!(server.ask("GET /v2/", "").0.starts_with("http/1.1 200"));
+}
+
+#[test]
+fn what_one_layout_lacks_the_next_one_has() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (_, layer) = layout(one.path());
+    layout(two.path());
+    let other = put(two.path(), b"only here");
+    // Damaged in the first, whole in the second.
+    fs::write(one.path().join("blobs/sha256").join(layer.trim_start_matches("sha256:")), "other").unwrap();
+    let layouts = [&one, &two].map(|dir| Arc::new(Layout::open(dir.path()).unwrap())).to_vec();
+    let server = Server::start_all(layouts, Limits::default());
+    assert_eq!(server.ask(&format!("GET /v2/group/app/blobs/{layer}"), "").1, vec![7; 1 << 20]);
+    assert_eq!(server.ask(&format!("GET /v2/group/app/blobs/{other}"), "").1, b"only here");
+    assert_eq!(server.ask("GET /v2/group/app/tags/list", "").1, br#"{"name":"group/app","tags":["v1"]}"#);
+    let (head, body) = server.ask("GET /healthz", "");
+    assert!(head.starts_with("http/1.1 200") && body.is_empty(), "{head}");
 }
 
 #[test]

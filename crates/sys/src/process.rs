@@ -3,6 +3,18 @@
 use std::io;
 use std::path::Path;
 
+/// How much less than others a thread of low priority gets, as `nice` counts.
+const LOW: i32 = 10;
+
+/// Has this thread, and no other of the process, give way to others where cores are scarce; its disk accesses, too.
+///
+/// # Errors
+/// When it has a lower priority already and may not raise it.
+pub fn lower_priority() -> io::Result<()> {
+    // For the kernel a thread is a process here, and nobody stands for the caller.
+    Ok(rustix::process::setpriority_process(None, LOW)?)
+}
+
 /// One process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process {

@@ -14,7 +14,8 @@ use ichor_wire::common::{ContainerDriver, ContainerdNamespace};
 use ichor_wire::{common, machine};
 
 use super::log_file;
-use super::reply::{Replies, blocking, streaming};
+use super::reply::{Replies, streaming};
+use crate::lanes::HOST;
 use crate::node::Node;
 
 const SIGTERM: i32 = 15;
@@ -205,7 +206,7 @@ async fn daemons(node: &Node) -> Result<Vec<Container>, Status> {
     let contained = |id: &str| matches!(id, "apid" | "trustd" | "etcd" | "kubelet") || id.starts_with("ext-");
     let running: Vec<(String, i32)> =
         node.services.processes().into_iter().filter(|(id, _)| contained(id)).collect();
-    let found = blocking(move || {
+    let found = HOST.run(move || {
         let groups = Cgroups::detect(Path::new(cgroup::MOUNT_POINT)).ok();
         running.into_iter().map(|(id, pid)| daemon(id, pid, groups.as_ref())).collect::<Vec<_>>()
     });

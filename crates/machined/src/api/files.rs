@@ -1,4 +1,4 @@
-//! Files: list, read, copy, disk usage. Every step is short blocking work; a client that does not
+//! Files: list, read, copy, disk usage. Every step is short work; a client that does not
 //! read holds no thread.
 
 use std::fs::{self, File};
@@ -15,8 +15,9 @@ use ichor_wire::{common, machine};
 
 use super::archive::{self, Archive, Step};
 use super::mode;
-use super::reply::{self, CHUNK, Replies, blocking, data, data_error, io_status, io_text, streaming};
+use super::reply::{self, CHUNK, Replies, data, data_error, io_status, io_text, streaming};
 use super::walk::{Found, Walk};
+use crate::lanes::FILES;
 
 /// Entries gathered in one step of a walk.
 const BATCH: usize = 128;
@@ -24,10 +25,10 @@ const BATCH: usize = 128;
 /// Streams one regular file.
 pub async fn read(request: machine::ReadRequest) -> Result<Response<Replies<common::Data>>, Status> {
     let path = reply::request_path(&request.path)?;
-    let file = blocking(move || open_regular(&path)).await??;
+    let file = FILES.run(move || open_regular(&path)).await??;
     let chunks = stream::unfold(Some(file), |file| async move {
         let mut file = file?;
-        let step = blocking(move || {
+        let step = FILES.run(move || {
             let mut buffer = vec![0; CHUNK];
             let len = fill(&mut file, &mut buffer)?;
             buffer.truncate(len);
@@ -83,13 +84,13 @@ pub async fn copy(request: machine::CopyRequest) -> Result<Response<Replies<comm
         return Err(Status::unknown(format!("path is not absolute {shown}")));
     }
     let path = reply::request_path(&request.root_path)?;
-    let root = match blocking(move || root(path)).await? {
+    let root = match FILES.run(move || root(path)).await? {
         Ok(root) => root,
         Err(error) => return Ok(streaming(stream::iter([Ok(data_error(error))]))),
     };
     let pieces = stream::unfold(Some(Archive::new(root)), |archive| async move {
         let mut archive = archive?;
-        let step = blocking(move || archive.step().map(|step| (archive, step)));
+        let step = FILES.run(move || archive.step().map(|step| (archive, step)));
         match step.await {
             Ok(Ok((archive, Step::Data(bytes)))) => Some((chunks(bytes, None), Some(archive))),
             Ok(Ok((_, Step::End(bytes, error)))) => Some((chunks(bytes, error), None)),
@@ -122,7 +123,7 @@ fn chunks(bytes: Vec<u8>, error: Option<String>) -> Vec<Result<common::Data, Sta
 /// Streams directory entries.
 pub async fn list(request: machine::ListRequest) -> Result<Response<Replies<machine::FileInfo>>, Status> {
     let asked = reply::request_path(&request.root)?;
-    let root = blocking(move || root(asked)).await?.map_err(Status::unknown)?;
+    let root = FILES.run(move || root(asked)).await?.map_err(Status::unknown)?;
     let depth = match (request.recurse, request.recursion_depth) {
         (false, _) => Some(1),
         (true, depth) => usize::try_from(depth).ok().filter(|depth| *depth > 0),
@@ -352,7 +353,7 @@ fn stepped<T: Send + 'static>(
 ) -> impl futures_util::Stream<Item = Result<T, Status>> + Send {
     stream::unfold(Some(step), |step| async move {
         let mut step = step?;
-        match blocking(move || (step(), step)).await {
+        match FILES.run(move || (step(), step)).await {
             Ok((None, _)) => None,
             Ok((Some(batch), step)) => Some((batch.into_iter().map(Ok).collect::<Vec<_>>(), Some(step))),
             Err(status) => Some((vec![Err(status)], None)),

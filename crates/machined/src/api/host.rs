@@ -8,10 +8,11 @@ use ichor_sys::{host, memory, mountinfo, process};
 use ichor_wire::machine;
 
 use super::proc;
-use super::reply::{blocking, io_status};
+use super::reply::io_status;
+use crate::lanes::{HOST, MOUNTS};
 
 async fn file(path: &'static str) -> Result<String, Status> {
-    blocking(move || {
+    HOST.run(move || {
         std::fs::read(path)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .map_err(|error| io_status("open", Path::new(path), &error))
@@ -34,7 +35,8 @@ pub async fn load_avg() -> Result<Response<machine::LoadAvgResponse>, Status> {
 
 /// Memory counters.
 pub async fn memory() -> Result<Response<machine::MemoryResponse>, Status> {
-    let info = blocking(memory::MemInfo::read)
+    let info = HOST
+        .run(memory::MemInfo::read)
         .await?
         .map_err(|error| io_status("open", Path::new("/proc/meminfo"), &error))?;
     let message = machine::Memory { metadata: None, meminfo: Some(proc::mem_info(&info)) };
@@ -56,27 +58,28 @@ pub async fn cpu_info() -> Result<Response<machine::CpuInfoResponse>, Status> {
 
 /// Frequencies of the processors, where the kernel scales them.
 pub async fn cpu_freq_stats() -> Result<Response<machine::CpuFreqStatsResponse>, Status> {
-    let cpu_freq_stats = blocking(|| {
-        (0..host::cores())
-            .map(|cpu| {
-                let read = |name: &str| {
-                    let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/{name}");
-                    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
-                };
-                // What the hardware says; not every driver tells, so what the governor wants comes second.
-                let number = |first: &str, second: &str| {
-                    read(first).parse().or_else(|_| read(second).parse()).unwrap_or(0)
-                };
-                machine::CpuFreqStats {
-                    current_frequency: number("cpuinfo_cur_freq", "scaling_cur_freq"),
-                    minimum_frequency: number("cpuinfo_min_freq", "scaling_min_freq"),
-                    maximum_frequency: number("cpuinfo_max_freq", "scaling_max_freq"),
-                    governor: read("scaling_governor"),
-                }
-            })
-            .collect()
-    })
-    .await?;
+    let cpu_freq_stats = HOST
+        .run(|| {
+            (0..host::cores())
+                .map(|cpu| {
+                    let read = |name: &str| {
+                        let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/{name}");
+                        std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+                    };
+                    // What the hardware says; not every driver tells, so what the governor wants comes second.
+                    let number = |first: &str, second: &str| {
+                        read(first).parse().or_else(|_| read(second).parse()).unwrap_or(0)
+                    };
+                    machine::CpuFreqStats {
+                        current_frequency: number("cpuinfo_cur_freq", "scaling_cur_freq"),
+                        minimum_frequency: number("cpuinfo_min_freq", "scaling_min_freq"),
+                        maximum_frequency: number("cpuinfo_max_freq", "scaling_max_freq"),
+                        governor: read("scaling_governor"),
+                    }
+                })
+                .collect()
+        })
+        .await?;
     let message = machine::CpUsFreqStats { metadata: None, cpu_freq_stats };
     Ok(Response::new(machine::CpuFreqStatsResponse { messages: vec![message] }))
 }
@@ -96,7 +99,7 @@ pub async fn disk_stats() -> Result<Response<machine::DiskStatsResponse>, Status
 /// The process table.
 pub async fn processes() -> Result<Response<machine::ProcessesResponse>, Status> {
     let list =
-        blocking(process::list).await?.map_err(|error| io_status("open", Path::new("/proc"), &error))?;
+        HOST.run(process::list).await?.map_err(|error| io_status("open", Path::new("/proc"), &error))?;
     // What has no program is a thread of the kernel or dead; clients do not expect them.
     let processes = list
         .into_iter()
@@ -121,11 +124,12 @@ pub async fn processes() -> Result<Response<machine::ProcessesResponse>, Status>
 
 /// Mounts with their sizes.
 pub async fn mounts() -> Result<Response<machine::MountsResponse>, Status> {
-    let mounts = blocking(mountinfo::mounts)
+    let mounts = HOST
+        .run(mountinfo::mounts)
         .await?
         .map_err(|error| io_status("open", Path::new("/proc/self/mountinfo"), &error))?;
     // A dead network filesystem would block for ever; its thread may, the call does not.
-    let stats = blocking(move || mounts.into_iter().map(mount_stat).collect::<Vec<_>>());
+    let stats = MOUNTS.run(move || mounts.into_iter().map(mount_stat).collect::<Vec<_>>());
     let stats = tokio::time::timeout(STATFS_MAX, stats)
         .await
         .map_err(|_| Status::deadline_exceeded("a mounted filesystem does not answer"))??;

@@ -14,7 +14,8 @@ use tonic::{Response, Status};
 use ichor_sys::open;
 use ichor_wire::common;
 
-use super::reply::{CHUNK, Replies, blocking, data, data_error, io_status, streaming};
+use super::reply::{CHUNK, Replies, data, data_error, io_status, streaming};
+use crate::lanes::LOGS;
 
 /// How far back lines are counted.
 const TAIL_MAX: u64 = 16 << 20;
@@ -28,11 +29,11 @@ pub async fn stream(
     lines: Option<usize>,
     follow: bool,
 ) -> Result<Response<Replies<common::Data>>, Status> {
-    let log = blocking(move || Log::open(path, lines)).await??;
+    let log = LOGS.run(move || Log::open(path, lines)).await??;
     Ok(streaming(stream::unfold(Some(log), move |log| async move {
         let mut log = log?;
         loop {
-            let (step, back) = match blocking(move || (log.read(), log)).await {
+            let (step, back) = match LOGS.run(move || (log.read(), log)).await {
                 Ok(done) => done,
                 Err(status) => return Some((Err(status), None)),
             };

@@ -1,5 +1,6 @@
 //! The smaller services: time, inspection, storage.
 
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use tonic::{Request, Response, Status};
@@ -13,7 +14,8 @@ use ichor_wire::time::time_service_server::TimeService;
 use ichor_wire::{inspect, storage, time};
 
 use super::machine::Api;
-use super::reply::{blocking, chain};
+use super::reply::chain;
+use crate::lanes::TIME;
 
 /// A time server that does not answer within this is not there.
 const QUERY_MAX: Duration = Duration::from_secs(5);
@@ -59,17 +61,25 @@ async fn query(server: &str) -> Result<Response<time::TimeResponse>, Status> {
 
 async fn ask_server(server: &str) -> Result<(SystemTime, SystemTime), Status> {
     let failed = |reason: String| Status::unknown(format!("error querying NTP server {server:?}: {reason}"));
-    let sample = tokio::time::timeout(QUERY_MAX, sntp::query_name(server, QUERY_MAX))
-        .await
-        .map_err(|_| failed("i/o timeout".to_owned()))?
-        .map_err(|error| failed(chain(&error)))?;
+    let name = server.to_owned();
+    let query = async {
+        // A name server that does not answer holds a thread for longer than the caller waits.
+        let addresses = TIME
+            .run(move || sntp::resolve_blocking(&name))
+            .await
+            .map_err(|status| failed(status.message().to_owned()))?;
+        let addresses = addresses.map_err(|error| failed(chain(&error)))?;
+        sntp::query_any(server, addresses, QUERY_MAX).await.map_err(|error| failed(chain(&error)))
+    };
+    let sample =
+        tokio::time::timeout(QUERY_MAX, query).await.map_err(|_| failed("i/o timeout".to_owned()))??;
     Ok((sample.local, sample.remote))
 }
 
 /// A clock that is a device of this machine.
 async fn ask_device(path: &str) -> Result<(SystemTime, SystemTime), Status> {
-    let device = super::reply::request_path(path)?;
-    blocking(move || ichor_sys::ptp::read(&device).map(|at| (SystemTime::now(), at)))
+    let device = PathBuf::from(path);
+    TIME.run(move || ichor_sys::ptp::read(&device).map(|at| (SystemTime::now(), at)))
         .await?
         .map_err(|error| Status::unknown(format!("error querying PTP device {path:?}: {error}")))
 }

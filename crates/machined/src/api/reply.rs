@@ -12,6 +12,8 @@ use tonic::{Response, Status};
 
 use ichor_wire::common;
 
+use crate::lanes;
+
 /// A server stream.
 pub type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -70,9 +72,9 @@ pub fn data_error(error: String) -> common::Data {
     }
 }
 
-/// Runs short blocking work off the API thread.
+/// Runs blocking work that has no lane of its own off the API thread.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Status::internal(error.to_string()))
+    lanes::OTHER.run(work).await
 }
 
 /// An I/O error in the words clients know: `stat /x: no such file or directory`.

@@ -12,7 +12,8 @@ use ichor_net::netns;
 use ichor_net::sockets::{self, Socket, Table};
 use ichor_wire::machine::{self, connect_record, netstat_request};
 
-use super::reply::{blocking, io_text};
+use super::reply::io_text;
+use crate::lanes::HOST;
 
 /// Sockets in one answer; about 12 MB.
 const SOCKETS_MAX: usize = 100_000;
@@ -34,7 +35,7 @@ pub async fn netstat(request: machine::NetstatRequest) -> Result<Response<machin
     let feature = request.feature.ok_or_else(|| missing("features"))?;
     let tables = tables(&request.l4proto.ok_or_else(|| missing("protocols"))?);
     let wanted = request.netns.ok_or_else(|| missing("network namespaces"))?;
-    let connectrecord = blocking(move || list(filter, &tables, &wanted, feature.pid)).await??;
+    let connectrecord = HOST.run(move || list(filter, &tables, &wanted, feature.pid)).await??;
     let message = machine::Netstat { metadata: None, connectrecord };
     Ok(Response::new(machine::NetstatResponse { messages: vec![message] }))
 }

@@ -16,6 +16,7 @@ use ichor_wire::ichor::node::{
 };
 
 use super::machine::Api;
+use crate::lanes::HOST;
 use crate::node::Node;
 use crate::services::{Record, ServiceSpec};
 
@@ -30,7 +31,7 @@ impl NodeService for Api {
     async fn why(&self, request: Request<WhyRequest>) -> Result<Response<WhyResponse>, Status> {
         let request = request.into_inner();
         let target = target(&self.node, &request)?;
-        let neighbours = tokio::task::spawn_blocking(ichor_sys::neighbours::read).await;
+        let neighbours = HOST.run(ichor_sys::neighbours::read).await;
         let mut snapshot = snapshot(&self.node, Timestamp::now());
         // Without the table there is less evidence, and still an answer.
         snapshot.neighbours = neighbours.ok().and_then(Result::ok).map(shown).unwrap_or_default();

@@ -43,8 +43,12 @@ pub struct Bench {
 impl Bench {
     /// Starts one.
     pub async fn start() -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), &Handle::current()).await
+    }
+
+    /// Starts one with its files in `dir` and its API on another runtime.
+    pub async fn start_in(dir: tempfile::TempDir, api: &Handle) -> Self {
         ichor_pki::install_provider();
-        let dir = tempfile::tempdir().unwrap();
         let paths = Paths {
             state: dir.path().join("state"),
             run: dir.path().join("run"),
@@ -70,9 +74,13 @@ impl Bench {
         let node = parts.assemble(Arc::new(supervisor), found.processes, &tasks).unwrap();
         // The tasks hold the node weakly; whoever holds the sequencer holds them.
         let socket = node.paths.machine_socket();
-        let listener = unix::bind(&socket, Access::PRIVATE).unwrap();
         let stop = CancellationToken::new();
-        tokio::spawn(serve_machine(Arc::clone(&node), listener, stop.clone()));
+        let (served, stopped, path) = (Arc::clone(&node), stop.clone(), socket.clone());
+        let bound = api.spawn(async move {
+            let listener = unix::bind(&path, Access::PRIVATE).unwrap();
+            tokio::spawn(serve_machine(served, listener, stopped));
+        });
+        bound.await.unwrap();
         Self { node, dir, socket, _stop: stop.drop_guard() }
     }
 

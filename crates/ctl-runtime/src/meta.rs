@@ -45,6 +45,12 @@ pub enum MetaError {
         /// The key asked for.
         key: u8,
     },
+    /// A key that the format on disk keeps for itself.
+    #[error("META has no key 0x{key:02x}: keys are 0x01 to 0xff")]
+    BadKey {
+        /// The key asked for.
+        key: u8,
+    },
     /// The values would not fit.
     #[error("no space left in META")]
     NoSpace,
@@ -136,9 +142,12 @@ impl Meta {
     /// Sets a value; it is on disk when this returns.
     ///
     /// # Errors
-    /// [`MetaError::NoSpace`], or the disk's.
+    /// [`MetaError::NoSpace`], [`MetaError::BadKey`], [`MetaError::Damaged`], or the disk's.
     pub async fn set(&self, key: u8, value: Vec<u8>) -> Result<(), MetaError> {
         self.blocking(move |shared, tags| {
+            if key == tlv::END {
+                return Err(MetaError::BadKey { key });
+            }
             shared.check(tags)?;
             let mut wanted = tags.clone();
             wanted.insert(key, value);
@@ -339,6 +348,8 @@ mod tests {
         let meta = Meta::new(state.clone(), folder.path().join(META_FILE), Handle::current());
         meta.set(1, b"small".to_vec()).await.unwrap();
         assert!(matches!(meta.set(2, vec![b'x'; COPY_LEN]).await, Err(MetaError::NoSpace)));
+        // Key 0 ends the list on disk: a value there would hide all others.
+        assert!(matches!(meta.set(0, b"x".to_vec()).await, Err(MetaError::BadKey { .. })));
         assert_eq!(meta.get(2), None);
         assert!(state.get::<MetaKey>("runtime", "0x02").is_err());
     }

@@ -11,6 +11,9 @@ pub const COPY_LEN: usize = 256 * 1024;
 /// All of META: two copies, and room for what came before them.
 pub const META_LEN: usize = 1024 * 1024;
 
+/// The tag after the last record; no key.
+pub const END: u8 = 0;
+
 const MAGIC_HEAD: [u8; 4] = 0x5a4b_3c2d_u32.to_be_bytes();
 const MAGIC_TAIL: [u8; 4] = 0xa5b4_c3d2_u32.to_be_bytes();
 const RECORDS: usize = 4;
@@ -34,7 +37,8 @@ pub fn encode(tags: &Tags) -> Option<Vec<u8>> {
     }
     let mut copy = Vec::with_capacity(COPY_LEN);
     copy.extend_from_slice(&MAGIC_HEAD);
-    for (tag, value) in tags {
+    // Tag 0 ends the records, so there is no value under it.
+    for (tag, value) in tags.iter().filter(|(tag, _)| **tag != END) {
         copy.extend_from_slice(&u32::from(*tag).to_be_bytes());
         copy.extend_from_slice(&u32::try_from(value.len()).ok()?.to_be_bytes());
         copy.extend_from_slice(value);
@@ -59,13 +63,16 @@ pub fn decode(copy: &[u8]) -> Option<Tags> {
     let mut tags = Tags::new();
     let mut rest = &copy[RECORDS..CHECKSUM];
     while let (Some(tag), Some(len)) = (word(rest, 0), word(rest, 4)) {
-        if tag == 0 {
+        if tag == u32::from(END) {
             break;
         }
         let end = usize::try_from(len).ok()?.checked_add(8)?;
         let value = rest.get(8..end)?;
         // Only the low byte of a tag means something.
-        tags.insert((tag & 0xff) as u8, value.to_vec());
+        let key = (tag & 0xff) as u8;
+        if key != END {
+            tags.insert(key, value.to_vec());
+        }
         rest = &rest[end..];
     }
     Some(tags)
@@ -143,6 +150,13 @@ mod tests {
         let sum = ichor_pki::sha256(&copy);
         copy[CHECKSUM..TAIL].copy_from_slice(&sum);
         assert_eq!(decode(&copy), None);
+    }
+
+    #[test]
+    fn a_value_under_the_end_mark_does_not_hide_the_others() {
+        let mut with_end = tags();
+        with_end.insert(END, b"lost".to_vec());
+        assert_eq!(decode(&encode(&with_end).unwrap()), Some(tags()));
     }
 
     #[test]

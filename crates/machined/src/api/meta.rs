@@ -16,6 +16,8 @@ fn status(error: MetaError) -> Status {
     match error {
         MetaError::NotFound { .. } => Status::not_found("meta key not found"),
         MetaError::NoSpace => Status::resource_exhausted("meta write failed"),
+        MetaError::BadKey { .. } => Status::invalid_argument(error.to_string()),
+        MetaError::Damaged { .. } => Status::failed_precondition(error.to_string()),
         error => Status::unknown(error.to_string()),
     }
 }

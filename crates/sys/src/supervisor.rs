@@ -12,6 +12,8 @@
 
 pub mod client;
 pub mod exec;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod launch;
 pub mod local;
 mod root;

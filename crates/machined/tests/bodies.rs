@@ -159,6 +159,8 @@ async fn a_hundred_unfinished_maximal_bodies_neither_fill_memory_nor_hold_up_oth
     let bench = Bench::start().await;
     bench.configure(WORKER).await;
     bench.machine().apply_configuration(bench.as_admin(large_configuration())).await.unwrap();
+    // What an earlier test freed would hide what this one takes.
+    ichor_sys::memory::trim();
     let before = resident();
     let socket = bench.node.paths.machine_socket();
     let attack = Attack::start(32 * MIB, || async { UnixStream::connect(&socket).await.unwrap() }).await;
@@ -182,6 +184,8 @@ async fn unfinished_bodies_of_strangers_in_maintenance_mode_do_no_harm() {
     let bench = Bench::start().await;
     let maintenance = bench.maintenance().await;
     maintenance.machine().apply_configuration(large_configuration()).await.unwrap();
+    // What an earlier test freed would hide what this one takes.
+    ichor_sys::memory::trim();
     let before = resident();
     let endpoint = Endpoint::new("127.0.0.1", maintenance.port);
     let tls = ClientTls::insecure([]).unwrap();

@@ -1,5 +1,7 @@
 //! Completion: the shells ask `ichorctl __complete WORDS…`, which reads the same table as the parser.
 
+use ichor_ops::providers::PROVIDERS;
+
 use crate::table::{CONNECTION_FLAGS, Command, Complete, Flag, Kind, flags_of};
 
 /// The name shells call; hidden from help.
@@ -132,6 +134,7 @@ fn from(kind: Complete, partial: &str, sources: &dyn Sources) -> Answer {
         Complete::ResourceType => sources.resource_types(),
         Complete::Service => sources.services(),
         Complete::Cluster => sources.clusters(),
+        Complete::Provider => PROVIDERS.names().map(str::to_owned).collect(),
         Complete::ConfigKey => {
             let above = partial.rfind('.').map_or("", |dot| &partial[..=dot]);
             let keys = ichor_config::describe::complete(partial);

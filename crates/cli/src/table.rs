@@ -249,6 +249,8 @@ pub enum Complete {
     Service,
     /// A local cluster.
     Cluster,
+    /// A provider of machines.
+    Provider,
     /// A key of the machine configuration, with the keys above it.
     ConfigKey,
 }

@@ -30,7 +30,7 @@ impl Registry {
         Self { entries }
     }
 
-    /// Their names.
+    /// Their names, the default first.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.entries.iter().map(|entry| entry.name)
     }

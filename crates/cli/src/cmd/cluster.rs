@@ -84,7 +84,7 @@ static STOP: Command = Command {
 };
 
 /// Who makes a new cluster, or made one whose state cannot be read.
-const PROVISIONER: Flag = Flag::text("provisioner", "provider of the cluster").default("sandbox").hidden();
+const PROVISIONER: Flag = Flag::text("provisioner", "provider of the cluster").hidden();
 
 /// Which cluster, resolved from the flags that all commands of it have.
 struct ClusterFlags {
@@ -97,10 +97,11 @@ struct ClusterFlags {
 
 impl ClusterFlags {
     fn of(call: &Call) -> Result<Self, Failure> {
+        let named = call.some_text("provisioner");
         Ok(Self {
             name: call.text("name").to_owned(),
             store: Store::new(state_dir(call.some_text("state"))?),
-            provisioner: call.some_text("provisioner").unwrap_or(PROVISIONER.default).to_owned(),
+            provisioner: named.or(PROVIDERS.names().next()).unwrap_or_default().to_owned(),
             talosconfig: call.some_text("talosconfig").map(str::to_owned),
         })
     }

@@ -22,7 +22,7 @@ use crate::{files, machineconfig, print, profile};
 /// The most machines of one kind; each is a set of processes on this host.
 const MACHINES_MAX: usize = 200;
 
-/// The command; `sandbox` is the provider when none is named.
+/// The command.
 pub static CREATE: Command = Command {
     name: "create",
     about: "Make a cluster and start it",
@@ -31,7 +31,7 @@ pub static CREATE: Command = Command {
            Where the image has Kubernetes, etcd is bootstrapped, the cluster waited for until it is healthy, and\n\
            its kubeconfig merged into that of KUBECONFIG or ~/.kube/config.",
     examples: &["cluster create", "cluster create --name lab --controlplanes 3 --workers 2"],
-    args: Args::between("[sandbox]", 0, 1).complete(&[Complete::Words(&["sandbox"])]),
+    args: Args::between("[PROVIDER]", 0, 1).complete(&[Complete::Provider]),
     flags: FLAGS,
     run: Some(run),
     ..Command::EMPTY

@@ -4,6 +4,7 @@ mod audit;
 mod daemons;
 mod door;
 mod matrix;
+mod secrets;
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! The mTLS gateway of a node: routes and fans out raw frames, authorizes nothing.
+//! The mTLS gateway of a node: routes and fans out raw frames. machined decides who may call a method; the gateway
+//! decides whom a call may be forwarded to.
 //!
-//! It reads its certificates and the node's names from machined over a Unix socket, keeps serving with
-//! the last ones when machined is away, and finds it again when it is back.
+//! It reads its certificates, the node's names and the members of the cluster from machined over a Unix socket, keeps
+//! serving with the last ones when machined is away, and finds it again when it is back.
 
 mod facts;
 mod gateway;

@@ -192,6 +192,9 @@ impl ProxyConnection {
         let this = self.clone();
         match self.decide(&request) {
             Route::Local => {
+                // The machine has no use for them, and they may be many.
+                request.headers_mut().remove(route::NODE);
+                request.headers_mut().remove(route::NODES);
                 let verdict = Verdict::default();
                 let request = request.map(|incoming| RequestBody::passed(incoming, verdict.clone()));
                 match self.machine.begin(request) {
@@ -217,8 +220,7 @@ impl ProxyConnection {
             }
             Route::Many(targets) => Either::Right(Either::Left(boxed(fan::call(this, targets, request)))),
             Route::Refused(status) => {
-                let method = authorize::known(request.uri().path()).unwrap_or("unknown");
-                self.proxy.ledger.call(caller_text(&self.caller), method, status.code(), status.message());
+                let status = self.turned_away(request.uri().path(), status);
                 Either::Right(Either::Right(ready(Ok(status::trailers_only(status)))))
             }
         }
@@ -226,6 +228,9 @@ impl ProxyConnection {
 
     fn decide(&self, request: &Request<Incoming>) -> Route {
         let headers = request.headers();
+        if let Err(refused) = route::check_metadata(headers) {
+            return Route::Refused(refused);
+        }
         // Most calls name no target at all.
         if !headers.contains_key(route::NODE) && !headers.contains_key(route::NODES) {
             return Route::Local;
@@ -247,6 +252,13 @@ impl ProxyConnection {
         remote.ok_or_else(|| Status::permission_denied("no request forwarding"))
     }
 
+    /// Records a call that the gateway answers itself.
+    fn turned_away(&self, path: &str, status: Status) -> Status {
+        let method = authorize::known(path).unwrap_or("unknown");
+        self.proxy.ledger.call(caller_text(&self.caller), method, status.code(), status.message());
+        status
+    }
+
     /// Whom the caller of a call with these headers may reach.
     fn gate(&self, headers: &HeaderMap) -> Gate {
         Gate::new(headers, self.proxy.members.load_full())
@@ -258,7 +270,7 @@ impl ProxyConnection {
         mut request: Request<Incoming>,
     ) -> Result<Response<ReplyBody>, Status> {
         let upstreams = self.upstreams()?;
-        let taken = self.share.one()?;
+        let taken = self.share.one().map_err(|refused| self.turned_away(request.uri().path(), refused))?;
         let gate = self.gate(request.headers());
         let (path, from) = (request.uri().path().to_owned(), proxied_from(request.uri()));
         strip(request.headers_mut(), from);

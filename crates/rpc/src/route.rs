@@ -16,6 +16,11 @@ pub(crate) const PROXY_FROM: HeaderName = HeaderName::from_static("proxyfrom");
 /// Nodes that one call may go to: twice what the largest clusters have.
 pub const TARGETS_MAX: usize = 1024;
 
+/// Metadata of a call, without its targets, counted as HTTP/2 does.
+const METADATA_MAX: usize = 16 * 1024;
+/// What HTTP/2 adds to the size of every field.
+const FIELD: usize = 32;
+
 /// Methods whose replies are streams; all others reply once.
 const STREAMED: &[&str] = &[
     "/cluster.ClusterService/HealthCheck",
@@ -76,6 +81,19 @@ pub enum Route {
     Many(Vec<Arc<str>>),
     /// Nowhere.
     Refused(Status),
+}
+
+/// Refuses metadata that is larger than any client of ours needs: it is kept as long as its call, and sent to every node
+/// that the call goes to. Targets have a bound of their own.
+pub(crate) fn check_metadata(headers: &HeaderMap) -> Result<(), Status> {
+    let others = headers.iter().filter(|(key, _)| **key != NODE && **key != NODES);
+    let size: usize = others.map(|(key, value)| key.as_str().len() + value.len() + FIELD).sum();
+    match size > METADATA_MAX {
+        true => Err(Status::invalid_argument(format!(
+            "metadata of {size} bytes beside the targets, {METADATA_MAX} at most"
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// Decides. `forwards` says whether the node has a certificate to forward with.

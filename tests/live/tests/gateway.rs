@@ -4,6 +4,8 @@
 mod fanout;
 #[path = "gateway/strangers.rs"]
 mod strangers;
+#[path = "gateway/targets.rs"]
+mod targets;
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;

@@ -30,8 +30,6 @@ use crate::status;
 const REQUEST_QUEUE: usize = 4;
 /// Replies that may wait for a slow client before the nodes have to wait too.
 const REPLY_QUEUE: usize = 16;
-/// Metadata of a call to several nodes, without its targets: each of them is sent all of it.
-const METADATA_MAX: usize = 16 * 1024;
 /// A call to more nodes than this closes the connections that it made: a connection costs as much memory as many
 /// calls.
 const KEPT_MAX: usize = 64;
@@ -47,11 +45,12 @@ pub(super) async fn call(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Status> {
     let upstreams = client.upstreams()?;
-    let taken = Arc::new(client.share.several(targets.len())?);
+    let taken = client.share.several(targets.len());
+    let taken = Arc::new(taken.map_err(|refused| client.turned_away(request.uri().path(), refused))?);
     let deadline = deadline(request.headers()).map(|left| Instant::now() + left);
     let gate = client.gate(request.headers());
     let (head, incoming) = request.into_parts();
-    let headers = metadata(&head.headers, proxied_from(&head.uri))?;
+    let headers = metadata(&head.headers, proxied_from(&head.uri));
     let (method, uri) = (head.method, head.uri);
     // The targets in there are many times as large as what is left.
     drop(head.headers);
@@ -83,23 +82,16 @@ pub(super) async fn call(
 }
 
 /// The metadata that every node is sent, in a map of its own: that of the client has room for all its targets.
-fn metadata(all: &HeaderMap, from: HeaderValue) -> Result<HeaderMap, Status> {
+fn metadata(all: &HeaderMap, from: HeaderValue) -> HeaderMap {
     // Replies are opened to be named; nodes must not compress them.
     const ACCEPT: HeaderName = HeaderName::from_static("grpc-accept-encoding");
     let left_out = [route::NODE, route::NODES, route::PROXY_FROM, ACCEPT, header::CONTENT_LENGTH];
     let mut headers = HeaderMap::new();
-    let mut size = 0;
     for (key, value) in all.iter().filter(|(key, _)| !left_out.contains(key)) {
-        size += key.as_str().len() + value.len();
-        if size > METADATA_MAX {
-            return Err(Status::invalid_argument(format!(
-                "metadata of a call to several nodes exceeds {METADATA_MAX} bytes"
-            )));
-        }
         headers.append(key, value.clone());
     }
     headers.insert(route::PROXY_FROM, from);
-    Ok(headers)
+    headers
 }
 
 /// What the calls to all nodes have in common.

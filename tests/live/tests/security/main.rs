@@ -27,5 +27,13 @@ fn create(name: &str, octet: u8, workers: u8) -> Fleet {
         })
         .unwrap();
     }
+    // Only operators may be forwarded to machines that are not known as members yet.
+    let machines = usize::from(workers) + 1;
+    wait("members", Duration::from_secs(120), || {
+        let members =
+            fleet.ok(&["-n", &fleet.address(0), "get", "members", "-o", "jsonpath={.metadata.id}"]).ok()?;
+        (members.split_whitespace().count() == machines).then_some(())
+    })
+    .unwrap();
     fleet
 }

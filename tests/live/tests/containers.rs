@@ -34,6 +34,7 @@ fn images_come_from_the_mirror_and_containers_stay_in_their_machine() {
     let fleet = Fleet::kubernetes("boxes", 92, 1, 0, &[]).unwrap();
     configured(&fleet).context("the runtime is configured").unwrap();
     pulls(&fleet).context("images are pulled").unwrap();
+    pods(&fleet).context("pods through the machine API").unwrap();
     meddling(&fleet).context("a privileged pod").unwrap();
     fleet.destroy().unwrap();
     let difference = before.left();
@@ -74,6 +75,33 @@ fn pulls(fleet: &Fleet) -> Result<()> {
     let address = fleet.address(0);
     let missing = ["-n", &address, "image", "pull", "--namespace", "cri", "registry.k8s.io/nothing:v0"];
     fleet.refused(&missing, "registry.k8s.io/nothing:v0").map(drop)
+}
+
+/// The name of the scheduler's container among those that are listed.
+fn scheduler(listed: &str) -> Option<String> {
+    listed.split_whitespace().find(|word| word.contains(":kube-scheduler:")).map(str::to_owned)
+}
+
+/// Containers of pods are listed, counted, read and restarted, and so is a service.
+fn pods(fleet: &Fleet) -> Result<()> {
+    let node = fleet.address(0);
+    let list = ["-n", &node, "containers", "-k"];
+    let listed = fleet.says(&list, |text| text.contains("CONTAINER_RUNNING") && scheduler(text).is_some())?;
+    let id = scheduler(&listed).context("no scheduler")?;
+    let memory = |text: &str| {
+        let line = text.lines().find(|line| line.contains(&id))?;
+        line.split_whitespace().find_map(|word| word.parse::<f64>().ok().filter(|megabytes| *megabytes > 1.0))
+    };
+    fleet.says(&["-n", &node, "stats", "-k"], |text| memory(text).is_some())?;
+    let log = ["-n", &node, "logs", "-k", &id, "--tail", "1"];
+    fleet.says(&log, |text| !text.trim().is_empty())?;
+    on(fleet, &["restart", "-k", &id])?;
+    fleet.says(&list, |text| scheduler(text).is_some_and(|new| new != id))?;
+    let before = fleet.daemon("kubelet")?.pid;
+    on(fleet, &["service", "kubelet", "restart"])?;
+    wait("another kubelet", POD_MAX, || fleet.daemon("kubelet").ok().filter(|new| new.pid != before))?;
+    let well = |line: &str| line.contains(" kubelet ") && line.contains("Running   OK");
+    fleet.says(&["-n", &node, "services"], |text| text.lines().any(well)).map(drop)
 }
 
 /// A privileged pod with the namespaces of its machine tries to change the host, and does not.

@@ -149,6 +149,10 @@ fn members_die_leave_and_come_back() {
 
     // Upkeep.
     let node = fleet.address(0);
+    let own = leader(0).0;
+    fleet
+        .says(&["-n", &node, "get", "etcdmember", "local", "-o", "yaml"], |text| text.contains(&own))
+        .unwrap();
     fleet.says(&["-n", &node, "etcd", "alarm", "list"], str::is_empty).unwrap();
     fleet.soon(&["-n", &node, "etcd", "defrag"]).unwrap();
     fleet.refused(&["-n", &node, "etcd", "downgrade", "validate", "3.4"], "InvalidArgument").unwrap();

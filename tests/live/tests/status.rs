@@ -7,8 +7,8 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use ichor_live::{Fleet, wait};
+use anyhow::{Context, Result, bail, ensure};
+use ichor_live::{Fleet, eventually, wait};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -96,6 +96,18 @@ fn a_machine_describes_itself() {
     shows(&fleet, &["metaload"], |text| values(text, "done") == ["true"]);
     shows(&fleet, &["uniquemachinetoken"], |text| values(text, "token") == ["\"\""]);
     // Nothing is wrong with this machine.
+    shows(&fleet, &["diagnostics"], |text| !text.contains("id:"));
+
+    // What a configuration asks for and the node does not do is a warning at once and a diagnostic from then on.
+    let patched = eventually("a patch", LIMIT, || {
+        let output = fleet.run(&["-n", &node, "patch", "mc", "--mode", "no-reboot", "-p", "debug: true"])?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    });
+    let warned = patched.unwrap();
+    assert!(warned.contains("debug: ") && warned.contains("(accepted and not applied)"), "{warned}");
+    shows(&fleet, &["diagnostics"], |text| text.contains("config-not-applied") && text.contains("debug: service logs"));
+    fleet.soon(&["-n", &node, "patch", "mc", "--mode", "no-reboot", "-p", "debug: false"]).unwrap();
     shows(&fleet, &["diagnostics"], |text| !text.contains("id:"));
     fleet.destroy().unwrap();
 }

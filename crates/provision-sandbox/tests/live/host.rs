@@ -1,4 +1,5 @@
-//! What the host looks like, as text to compare: links, mounts, sysctls, loop devices, cgroups, processes.
+//! What clusters could leave on the host, as text to compare: links, mounts, sysctls, loop devices, cgroups, processes.
+//! Other programs come and go meanwhile: only what has the names and paths of these clusters is looked at.
 
 use std::fs;
 use std::path::Path;
@@ -23,11 +24,17 @@ const SYSCTLS: [&str; 14] = [
 /// Everything a cluster below `dir` could leave behind.
 pub fn snapshot(dir: &Path, image: &Path) -> String {
     let mut lines = Vec::new();
+    let here = dir.to_string_lossy();
     for mount in ichor_sys::mountinfo::mounts().unwrap() {
-        lines.push(format!("mount {} {} {}", mount.target, mount.kind, mount.source));
+        if mount.target.contains(&*here) || mount.source.contains(&*here) {
+            lines.push(format!("mount {} {} {}", mount.target, mount.kind, mount.source));
+        }
     }
     for name in names(Path::new("/sys/class/net")) {
-        lines.push(format!("link {name}"));
+        // The bridge of a cluster and the ports of its machines belong into its own namespace.
+        if name == "br0" || name.strip_prefix('m').is_some_and(|rest| rest.contains('.')) {
+            lines.push(format!("link {name}"));
+        }
     }
     for key in SYSCTLS {
         if let Ok(value) = fs::read_to_string(Path::new("/proc/sys").join(key)) {
@@ -35,7 +42,6 @@ pub fn snapshot(dir: &Path, image: &Path) -> String {
         }
     }
     for device in names(Path::new("/sys/block")) {
-        lines.push(format!("block {device}"));
         let backing = Path::new("/sys/block").join(&device).join("loop/backing_file");
         if fs::read_to_string(backing).is_ok_and(|file| Path::new(file.trim()) == image) {
             lines.push(format!("loop {device}"));

@@ -354,7 +354,8 @@ async fn two_bad_meta_copies_are_a_diagnostic() {
 async fn ignored_fields_and_arguments_are_reported_at_once() {
     let (state, _) = ichor_testkit::state();
     let cmdline = Cmdline::parse("talos.platform=aws talos.config=https://host/config?token=hidden");
-    let controller = DiagnosticsController::new(meta(&state, "/no/meta"), "aws", ichor_config::Mode::CLOUD, &cmdline);
+    let controller =
+        DiagnosticsController::new(meta(&state, "/no/meta"), "aws", ichor_config::Mode::CLOUD, &cmdline);
     let mut harness = Harness::new(&state, controller).unwrap();
     harness.reconcile().await.unwrap();
     // A machine that waits for its configuration already says why none came.

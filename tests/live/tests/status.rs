@@ -106,7 +106,9 @@ fn a_machine_describes_itself() {
     });
     let warned = patched.unwrap();
     assert!(warned.contains("debug: ") && warned.contains("(accepted and not applied)"), "{warned}");
-    shows(&fleet, &["diagnostics"], |text| text.contains("config-not-applied") && text.contains("debug: service logs"));
+    shows(&fleet, &["diagnostics"], |text| {
+        text.contains("config-not-applied") && text.contains("debug: service logs")
+    });
     fleet.soon(&["-n", &node, "patch", "mc", "--mode", "no-reboot", "-p", "debug: false"]).unwrap();
     shows(&fleet, &["diagnostics"], |text| !text.contains("id:"));
     fleet.destroy().unwrap();

@@ -113,7 +113,7 @@ test: setup ## All tests: units, live machines, parity with the original client,
 .PHONY: test-unit
 test-unit: setup ## Tests that need no machine
 	@$(call say,unit tests)
-	@$(CARGO) test --workspace --locked --quiet --exclude ichor-live
+	@scripts/unit
 
 # `make test-unit` runs every target for a moment and always draws the same; this draws anew, and more.
 FUZZ_SEED    := $(or $(FUZZ_SEED),$(shell date +%s))

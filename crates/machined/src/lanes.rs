@@ -100,11 +100,16 @@ mod tests {
         drop(release);
         assert_eq!(STUCK.run(|| 8).await.unwrap(), 8);
     }
+
     #[tokio::test]
     async fn a_caller_that_is_not_polled_keeps_no_place() {
         static ONE: Lane = Lane::new(1);
         let (release, held) = mpsc::channel::<()>();
         let first = tokio::spawn(ONE.run(move || held.recv().is_err()));
+        // A spawned task starts when this one waits.
+        while ONE.places.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
         let mut stalled = Box::pin(ONE.run(|| 1));
         // It waits for the place, and then nobody asks it any more.
         let polled = tokio::time::timeout(Duration::from_millis(10), &mut stalled).await;

@@ -51,7 +51,7 @@ fn a_call_that_makes_no_sense_is_told_why() {
         &["cluster", "create", "--controlplanes", "0"],
         expect!["a cluster needs a control plane machine: --controlplanes must be at least 1"],
     );
-    first_line(&["cluster", "create", "--cidr", "10.5/8"], expect![[r#""10.5/8" is not an IPv4 network"#]]);
+    first_line(&["cluster", "create", "--cidr", "10.5/8"], expect![[r#""10.5/8" is not a network"#]]);
     first_line(
         &["cluster", "show", "--name", "none"],
         expect!["there is no cluster none; `ichorctl cluster list` shows those that are"],

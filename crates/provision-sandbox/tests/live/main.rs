@@ -477,7 +477,7 @@ fn refusals(lab: &Lab) {
     // The program itself must be readable to others for this one.
     let nobody = Command::new("/proc/self/exe")
         .arg("as-nobody")
-        .args([Path::new("/tmp/x"), &lab.image])
+        .args([&std::env::temp_dir().join(format!("ichor-nobody-{}", std::process::id())), &lab.image])
         .uid(65_534)
         .output()
         .unwrap();

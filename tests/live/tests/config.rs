@@ -30,6 +30,9 @@ fn generated() -> tempfile::TempDir {
     dir
 }
 
+/// What a hostile text may take in the build of the tests; `make bench` holds the release build to 100 ms.
+const HOSTILE_MS_MAX: f64 = 500.0;
+
 /// The best of a few measurements, or the first within the limit: others on the machine can only make one worse.
 fn best(limit: f64, mut measure: impl FnMut() -> f64) -> f64 {
     let mut best = f64::MAX;
@@ -42,14 +45,15 @@ fn best(limit: f64, mut measure: impl FnMut() -> f64) -> f64 {
     best
 }
 
-/// Twice what `make bench` holds them to: here the machine may be busy.
+/// `make bench` holds the release build to 6 and 10 ms. This is the build of the tests, beside other suites: enough to see
+/// work that was done twice or that grows with the square of its input.
 #[test]
 fn commands_are_quick() {
     let dir = generated();
     let validate: &[&str] = &["validate", "-c", "controlplane.yaml", "-m", "metal"];
     let generate: &[&str] =
         &["gen", "config", "a", "https://10.0.0.1:6443", "--with-secrets", "secrets.yaml", "--force"];
-    for (args, limit) in [(validate, 12.0), (generate, 20.0)] {
+    for (args, limit) in [(validate, 40.0), (generate, 80.0)] {
         let time = best(limit, || median((0..15).map(|_| ok(dir.path(), args).millis).collect()));
         println!("{}: {time:.1} ms", args[..2].join(" "));
         assert!(time <= limit, "{args:?}: {time:.1} ms, {limit} at most");
@@ -57,7 +61,7 @@ fn commands_are_quick() {
     let peaks = (0..50).map(|_| measured(&mut ichorctl(dir.path(), validate), true).unwrap().peak_kib);
     let peak = peaks.max().unwrap();
     println!("validate: {peak} KiB");
-    assert!((1..=12 * 1024).contains(&peak), "validate: {peak} KiB");
+    assert!((1..=24 * 1024).contains(&peak), "validate: {peak} KiB");
     let secrets = |_| ok(dir.path(), &["gen", "secrets", "-o", "-"]).millis;
     let time = best(1200.0, || median((0..9).map(secrets).collect()));
     println!("gen secrets: {time:.0} ms");
@@ -74,7 +78,7 @@ fn hostile_texts_cost_little_and_are_pointed_at() {
         let run = || measured(&mut ichorctl(dir.path(), args), true).unwrap();
         let mut runs: Vec<Run> = (0..3).map(|_| run()).collect();
         let quickest = |runs: &[Run]| runs.iter().map(|run| run.millis).fold(f64::MAX, f64::min);
-        while quickest(&runs) > 100.0 && runs.len() < 15 {
+        while quickest(&runs) > HOSTILE_MS_MAX && runs.len() < 15 {
             runs.push(run());
         }
         let millis = quickest(&runs);
@@ -88,7 +92,7 @@ fn hostile_texts_cost_little_and_are_pointed_at() {
         if said.len() > 64 * 1024 {
             wrong(format!("{} bytes are said", said.len()));
         }
-        if millis > 100.0 || peak > 64 * 1024 {
+        if millis > HOSTILE_MS_MAX || peak > 64 * 1024 {
             wrong(format!("{millis:.1} ms, {peak} KiB"));
         }
     }

@@ -96,7 +96,10 @@ fn pods(fleet: &Fleet) -> Result<()> {
     let log = ["-n", &node, "logs", "-k", &id, "--tail", "1"];
     fleet.says(&log, |text| !text.trim().is_empty())?;
     on(fleet, &["restart", "-k", &id])?;
-    fleet.says(&list, |text| scheduler(text).is_some_and(|new| new != id))?;
+    // The one that was stopped is still listed, before or after its successor.
+    fleet.says(&list, |text| {
+        text.split_whitespace().any(|word| word.contains(":kube-scheduler:") && word != id)
+    })?;
     let before = fleet.daemon("kubelet")?.pid;
     on(fleet, &["service", "kubelet", "restart"])?;
     wait("another kubelet", POD_MAX, || fleet.daemon("kubelet").ok().filter(|new| new.pid != before))?;

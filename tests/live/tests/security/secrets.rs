@@ -17,7 +17,7 @@ use ichor_pki::{Authority, KeyAlgorithm, Leaf, Role};
 use needles::Needles;
 use sweep::{Found, Sweep};
 
-const OCTET: u8 = 97;
+const OCTET: u8 = 88;
 /// The roles that are less than an administrator's, alone and together.
 const ROLES: [&[&str]; 6] = [
     &["os:reader"],

@@ -42,7 +42,7 @@ fn main() -> Result<ExitCode> {
     let mut table = Table::default();
     for (name, measure) in PARTS {
         if only.is_empty() || only.iter().any(|wanted| wanted == name) {
-            table.measure(|table| measure(table)).with_context(|| (*name).to_owned())?;
+            table.measure(measure).with_context(|| (*name).to_owned())?;
         }
     }
     println!("\n{table}");

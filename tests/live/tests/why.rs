@@ -202,11 +202,10 @@ fn an_unreachable_control_plane() {
     let fleet = Fleet::create("why-end", OCTET, 1, 1, &[]).unwrap();
     let worker = fleet.address(1);
     let before = Before::keep(&fleet, &worker);
-    patch(
-        &fleet,
-        &worker,
-        "cluster:\n  controlPlane:\n    endpoint: https://10.37.0.77:6443\n  discovery:\n    enabled: false\n",
-    );
+    // Members that discovery found would sign in the place of the endpoint.
+    patch(&fleet, &worker, "cluster:\n  discovery:\n    enabled: false\n");
+    fleet.says(&["-n", &worker, "get", "endpoints"], |text| !text.contains("discovery")).unwrap();
+    patch(&fleet, &worker, "cluster:\n  controlPlane:\n    endpoint: https://10.37.0.77:6443\n");
     says(&fleet, &["-n", &worker, "why"], "An unreachable control plane");
     before.restore(&fleet, &worker);
     is_well(&fleet, &worker);

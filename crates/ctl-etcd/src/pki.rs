@@ -128,7 +128,7 @@ mod tests {
         let pair = |text: &str| {
             Some(PemCertificateAndKey { crt: text.to_owned().into(), key: "key".to_owned().into() })
         };
-        let root = EtcdRootSecret { etcd_ca: pair("ca"), ..EtcdRootSecret::default() };
+        let root = EtcdRootSecret { etcd_ca: pair("ca") };
         state.create("secrets", ETCD, root, "").unwrap();
         let secrets = EtcdSecret {
             etcd: pair("server"),

@@ -109,7 +109,7 @@ fn a_reader_with_many_targets_ends_nothing_and_locks_nobody_out() {
         assert!(answers.iter().all(|answer| answer.error.contains("not a known member")), "{answers:?}");
         assert!(grown <= GROWTH_KIB_MAX, "{grown} KiB");
     }
-    let answer = run(ask(&mut boss, &[worker.clone()])).unwrap();
+    let answer = run(ask(&mut boss, std::slice::from_ref(&worker))).unwrap();
     assert_eq!((answer.len(), answer[0].error.as_str()), (1, ""), "{answer:?}");
     fleet.soon(&["-n", &worker, "version"]).unwrap();
     // A reader gets there by name and by address, too, and to nobody else.
@@ -117,7 +117,7 @@ fn a_reader_with_many_targets_ends_nothing_and_locks_nobody_out() {
         assert_eq!(run(ask(&mut readers[1], &[target])).unwrap()[0].error, "");
     }
     let bridge = format!("10.{OCTET}.0.1");
-    let denied = run(ask(&mut readers[1], &[bridge.clone()])).unwrap();
+    let denied = run(ask(&mut readers[1], std::slice::from_ref(&bridge))).unwrap();
     assert!(denied[0].error.contains("not a known member"), "{denied:?}");
 
     // As many different ones as a call may have, from somebody who may call them: they all lead back to the gateway.

@@ -77,16 +77,19 @@ fn pulls(fleet: &Fleet) -> Result<()> {
     fleet.refused(&missing, "registry.k8s.io/nothing:v0").map(drop)
 }
 
-/// The name of the scheduler's container among those that are listed.
+/// The name of the scheduler's container that runs; one that ended stays in the list for a while.
 fn scheduler(listed: &str) -> Option<String> {
-    listed.split_whitespace().find(|word| word.contains(":kube-scheduler:")).map(str::to_owned)
+    let mut running = listed.lines().filter(|line| line.contains("CONTAINER_RUNNING"));
+    running
+        .find_map(|line| line.split_whitespace().find(|word| word.contains(":kube-scheduler:")))
+        .map(str::to_owned)
 }
 
 /// Containers of pods are listed, counted, read and restarted, and so is a service.
 fn pods(fleet: &Fleet) -> Result<()> {
     let node = fleet.address(0);
     let list = ["-n", &node, "containers", "-k"];
-    let listed = fleet.says(&list, |text| text.contains("CONTAINER_RUNNING") && scheduler(text).is_some())?;
+    let listed = fleet.says(&list, |text| scheduler(text).is_some())?;
     let id = scheduler(&listed).context("no scheduler")?;
     let memory = |text: &str| {
         let line = text.lines().find(|line| line.contains(&id))?;
@@ -96,10 +99,7 @@ fn pods(fleet: &Fleet) -> Result<()> {
     let log = ["-n", &node, "logs", "-k", &id, "--tail", "1"];
     fleet.says(&log, |text| !text.trim().is_empty())?;
     on(fleet, &["restart", "-k", &id])?;
-    // The one that was stopped is still listed, before or after its successor.
-    fleet.says(&list, |text| {
-        text.split_whitespace().any(|word| word.contains(":kube-scheduler:") && word != id)
-    })?;
+    fleet.says(&list, |text| scheduler(text).is_some_and(|new| new != id))?;
     let before = fleet.daemon("kubelet")?.pid;
     on(fleet, &["service", "kubelet", "restart"])?;
     wait("another kubelet", POD_MAX, || fleet.daemon("kubelet").ok().filter(|new| new.pid != before))?;

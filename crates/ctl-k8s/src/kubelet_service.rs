@@ -1,6 +1,7 @@
 //! Starts the kubelet: its files, which of its certificates are kept, and when it has to restart.
 
 mod client;
+mod request;
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ichor_cosi::{Context, Controller, ControllerError, Input, Output, weak};
+use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Wake, weak};
 use ichor_pki::{CertInfo, check};
 use ichor_resource::config::MachineType as MachineTypeSpec;
 use ichor_resource::files::EtcFileStatus;
@@ -20,6 +21,8 @@ use serde_json::{Value as Json, json};
 use tracing::info;
 
 use self::client::Issuer;
+use self::request::Pending;
+use crate::api::{Connect, Way};
 use crate::static_pods::CONTROL_PLANE;
 
 const KUBELET: &str = "kubelet";
@@ -48,7 +51,6 @@ pub trait KubeletPort: Send + Sync + 'static {
 }
 
 /// Keeps the kubelet running with what `KubeletSpecs` and `KubeletSecrets` say.
-#[derive(Debug)]
 pub struct KubeletServiceController<P> {
     port: P,
     root: PathBuf,
@@ -61,6 +63,10 @@ pub struct KubeletServiceController<P> {
     /// How often the clock had jumped when the client certificate was looked at, and whether it had ended by then.
     epoch: i64,
     ended: bool,
+    /// How the API is reached for the first client certificate, and the request for it.
+    connect: Option<Connect>,
+    request: Option<Pending>,
+    wake: Option<Wake>,
 }
 
 /// Why the kubelet could not be started.
@@ -99,7 +105,38 @@ impl<P: KubeletPort> KubeletServiceController<P> {
             due: None,
             epoch: 0,
             ended: false,
+            connect: None,
+            request: None,
+            wake: None,
         }
+    }
+
+    /// The same, where a worker requests the first client certificate of its kubelet before it starts it.
+    #[must_use]
+    pub fn requesting(mut self, connect: Connect) -> Self {
+        self.connect = Some(connect);
+        self
+    }
+
+    /// Requests the first client certificate of a worker's kubelet. `None` while it is on its way; otherwise what came
+    /// of it.
+    fn first_certificate(&mut self, plan: &Plan, now: jiff::Timestamp) -> Option<Option<String>> {
+        let needed =
+            self.applied.is_none() && !self.port.is_inherited() && plan.needs_certificate(&self.root, now);
+        let Some(connect) = self.connect.as_ref().filter(|_| needed) else {
+            self.request = None;
+            return Some(None);
+        };
+        if self.request.as_ref().is_none_or(|request| request.mark != plan.mark) {
+            // What leads nowhere is the kubelet's to report.
+            let Ok(client) = connect(Way::Kubeconfig(&plan.bootstrap)) else { return Some(None) };
+            let (mark, nodename) = (plan.mark.clone(), plan.nodename.clone());
+            self.request = Some(Pending::start(mark, client, nodename, self.wake.clone()));
+        }
+        let outcome = self.request.as_ref()?.outcome()?;
+        self.request = None;
+        // One that is refused is as good as none.
+        Some(outcome.filter(|pem| plan.refuses(pem.as_bytes(), now).is_none()))
     }
 
     /// How long to wait for pods of the control plane, which the kubelet that runs replaces best: one that starts anew
@@ -131,20 +168,19 @@ impl<P: KubeletPort> KubeletServiceController<P> {
     async fn apply(
         &mut self,
         plan: Plan,
-        issuer: Option<Issuer>,
+        first: FirstCertificate,
         now: jiff::Timestamp,
     ) -> Result<(), ControllerError> {
         let service = |error: String| KubeletServiceError::Service(error);
-        let first = self.applied.is_none();
         let memory = self.memory.clone();
-        let known = first
+        let known = self.applied.is_none()
             && self.port.is_inherited()
             && read(&memory).is_some_and(|text| text == plan.mark.as_bytes());
         if !known {
             let root = self.root.clone();
             plan.write(&root)?;
             self.port.stop().await.map_err(service)?;
-            plan.clean(&root, issuer.as_ref(), now)?;
+            plan.clean(&root, &first, now)?;
             let parent = memory.parent().unwrap_or(Path::new("/"));
             at("make", parent, fs::create_dir_all(parent))?;
             put(&memory, plan.mark.as_bytes(), 0o600)?;
@@ -186,6 +222,10 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
         Vec::new()
     }
 
+    fn start(&mut self, wake: Wake) {
+        self.wake = Some(wake);
+    }
+
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let spec = ctx.get::<KubeletSpec>(KUBELET)?;
         let secret = ctx.get::<KubeletSecret>(KUBELET)?;
@@ -194,8 +234,8 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
         let plan = Plan::of(&spec, &secret);
         self.look_after_a_jump(ctx, &plan)?;
         let ours = |id: &str| CONTROL_PLANE.contains(&id);
-        let pods = ctx.list::<StaticPod>()?;
-        let pods = pods.iter().filter(|pod| ours(pod.id()));
+        let all = ctx.list::<StaticPod>()?;
+        let pods = all.iter().filter(|pod| ours(pod.id()));
         let pods: Vec<_> = pods.map(|pod| (pod.id().to_string(), pod.meta().version().to_string())).collect();
         if self.applied.as_ref() == Some(&plan.mark) && !self.ended {
             (self.pods, self.due) = (pods, None);
@@ -214,7 +254,16 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
             // The CA's key comes from the same configuration, a moment later.
             return Ok(());
         }
-        self.apply(plan, Issuer::of(root.as_deref()), ctx.now()).await?;
+        let first = match Issuer::of(root.as_deref()) {
+            Some(issuer) => FirstCertificate::Signed(issuer),
+            // Static pods of a worker need no API and wait for nothing.
+            None if !all.is_empty() => FirstCertificate::ByKubelet,
+            None => match self.first_certificate(&plan, ctx.now()) {
+                None => return Ok(()),
+                Some(pem) => pem.map_or(FirstCertificate::ByKubelet, FirstCertificate::Requested),
+            },
+        };
+        self.apply(plan, first, ctx.now()).await?;
         (self.pods, self.due) = (pods, None);
         Ok(())
     }
@@ -233,6 +282,16 @@ pub(crate) fn started_since(status: &serde_json::Map<String, Json>, since: jiff:
     let started = started.and_then(|text| text.parse::<jiff::Timestamp>().ok());
     // Kubernetes tells seconds only.
     started.is_some_and(|started| started.as_second() >= since.as_second())
+}
+
+/// Where the first client certificate of a kubelet comes from.
+enum FirstCertificate {
+    /// A control plane signs it.
+    Signed(Issuer),
+    /// A worker was given it: certificate and key.
+    Requested(String),
+    /// The kubelet requests it, or has one.
+    ByKubelet,
 }
 
 /// What a kubelet is started with.
@@ -304,7 +363,7 @@ impl Plan {
     fn clean(
         &self,
         root: &Path,
-        issuer: Option<&Issuer>,
+        first: &FirstCertificate,
         now: jiff::Timestamp,
     ) -> Result<(), KubeletServiceError> {
         let (dir, own) = (root.join(KUBERNETES), root.join(OWN));
@@ -328,9 +387,10 @@ impl Plan {
         for name in ["kubelet.crt", "kubelet.key"] {
             remove(&pki.join(name))?;
         }
-        let provided = match issuer {
-            Some(issuer) => issuer.provide(&pki, &self.nodename, now)?,
-            None => false,
+        let provided = match first {
+            FirstCertificate::Signed(issuer) => issuer.provide(&pki, &self.nodename, now)?,
+            FirstCertificate::Requested(pem) => client::install(&pki, pem, now).map(|()| true)?,
+            FirstCertificate::ByKubelet => false,
         };
         if provided || kubeconfig_path.exists() {
             let certificate = "/var/lib/kubelet/pki/kubelet-client-current.pem";
@@ -340,6 +400,12 @@ impl Plan {
             put(&kubeconfig_path, text.as_bytes(), 0o600)?;
         }
         Ok(())
+    }
+
+    /// Whether the kubelet has no client certificate that it could use.
+    fn needs_certificate(&self, root: &Path, now: jiff::Timestamp) -> bool {
+        let current = root.join(OWN).join("pki").join(client::CURRENT);
+        !self.nodename.is_empty() && read(&current).is_none_or(|pem| self.refuses(&pem, now).is_some())
     }
 
     /// Why the kubelet's client certificate cannot be used any more; nothing when it can, or when there is none.

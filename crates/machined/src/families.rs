@@ -90,8 +90,10 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
     ichor_ctl_k8s::register(runtime, host)?;
     if Path::new(KUBELET_RUNTIME).exists() {
         let service = KubeletService::new(node);
-        runtime.register(KubeletServiceController::new(service, "/", kubelet::MARK))?;
-        ichor_ctl_k8s::api::register(runtime, &crate::kube::ports())?;
+        let ports = crate::kube::ports();
+        let kubelet = KubeletServiceController::new(service, "/", kubelet::MARK);
+        runtime.register(kubelet.requesting(ports.connect.clone()))?;
+        ichor_ctl_k8s::api::register(runtime, &ports)?;
     }
     ichor_ctl_etcd::register(runtime)?;
     ichor_ctl_cluster::register(runtime, version::COMPATIBLE_TAG, Arc::new(trust::discovery))?;

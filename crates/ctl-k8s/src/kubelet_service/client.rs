@@ -1,4 +1,4 @@
-//! The client certificate of a control plane's own kubelet.
+//! The first client certificate of the kubelet, where the node provides it.
 //!
 //! A control plane holds the key of the Kubernetes CA. It signs the first certificate of its kubelet itself, as the
 //! controller manager would: no signing request waits for an API server, an approver and a leader. From then on the
@@ -55,15 +55,22 @@ impl Issuer {
                 return Ok(false);
             }
         };
-        at("create", pki, fs::create_dir_all(pki))?;
-        let file = pki.join(now.strftime("kubelet-client-%Y-%m-%d-%H-%M-%S.pem").to_string());
-        put(&file, format!("{}{}", pair.crt, pair.key).as_bytes(), 0o600)?;
-        // The kubelet sees the directory under the same path.
-        let target = Path::new("/").join(super::OWN).join("pki").join(file.file_name().unwrap_or_default());
-        match std::os::unix::fs::symlink(&target, &current) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => at("link", &current, Err(error))?,
-            _ => {}
-        }
+        install(pki, &format!("{}{}", pair.crt, pair.key), now)?;
         Ok(true)
     }
+}
+
+/// Puts certificate and key where the kubelet looks for them and renews them.
+pub(super) fn install(pki: &Path, pem: &str, now: jiff::Timestamp) -> Result<(), KubeletServiceError> {
+    let current = pki.join(CURRENT);
+    at("create", pki, fs::create_dir_all(pki))?;
+    let file = pki.join(now.strftime("kubelet-client-%Y-%m-%d-%H-%M-%S.pem").to_string());
+    put(&file, pem.as_bytes(), 0o600)?;
+    // The kubelet sees the directory under the same path.
+    let target = Path::new("/").join(super::OWN).join("pki").join(file.file_name().unwrap_or_default());
+    match std::os::unix::fs::symlink(&target, &current) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => at("link", &current, Err(error))?,
+        _ => {}
+    }
+    Ok(())
 }

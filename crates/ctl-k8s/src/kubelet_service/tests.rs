@@ -360,3 +360,89 @@ fn a_certificate_that_is_there_is_not_signed_again() {
     let worker = KubernetesRootSecret::default();
     assert!(Issuer::of(Some(&worker)).is_none() && Issuer::of(None).is_none());
 }
+
+/// A worker with all that its kubelet needs but a certificate, and an API server to request one from.
+fn worker(
+    root: &Path,
+    service: &Service,
+    server: &ichor_kube::fake::Server,
+) -> (ichor_cosi::State, Harness<KubeletServiceController<Service>>, Authority) {
+    let (state, clock) = ichor_testkit::state();
+    clock.set(ichor_resource::Nanos(now().as_nanosecond().try_into().unwrap()));
+    let client = server.client();
+    let controller = KubeletServiceController::new(service.clone(), root, root.join("run/mark"))
+        .requesting(Arc::new(move |_: Way<'_>| Ok(client.clone())));
+    let harness = Harness::new(&state, controller).unwrap();
+    let ca = authority();
+    state.create("k8s", KUBELET, spec(json!({})), "").unwrap();
+    state.create("secrets", KUBELET, secret(&[&ca]), "").unwrap();
+    state.create("files", "machine-id", EtcFileStatus::default(), "").unwrap();
+    (state, harness, ca)
+}
+
+/// Kubelets of workers started before they were allowed to read anything and waited ever longer between attempts.
+#[tokio::test(start_paused = true)]
+async fn the_kubelet_of_a_worker_starts_with_a_certificate() {
+    let (_dir, root) = machine();
+    let (service, server) = (Service::default(), ichor_kube::fake::Server::new());
+    let (_state, mut harness, ca) = worker(&root, &service, &server);
+    harness.reconcile().await.unwrap();
+    assert!(service.told.lock().unwrap().is_empty(), "there is no certificate yet");
+
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let paths = server.paths();
+    let path = paths.iter().find(|path| path.contains("certificatesigningrequests/")).expect("a request");
+    let mut object = server.object(path).unwrap();
+    assert_eq!(object["spec"]["signerName"], "kubernetes.io/kube-apiserver-client-kubelet");
+    let decoded = |text: &Json| {
+        use ::base64::Engine as _;
+        ::base64::engine::general_purpose::STANDARD.decode(text.as_str().unwrap()).unwrap()
+    };
+    let request = ichor_pki::Request::from_pem(decoded(&object["spec"]["request"])).unwrap();
+    request.verify().unwrap();
+    let grant = ichor_pki::Grant {
+        key_usage: ichor_pki::KeyUsage::Signature,
+        extended_usage: ichor_pki::ExtendedUsage::Client,
+        keep_organizations: true,
+        lifetime: Leaf::YEAR,
+    };
+    let signed = ca.sign_request(&request, &grant, now()).unwrap();
+    object["status"]["certificate"] = json!(base64(signed.as_bytes()));
+    server.put(path, object);
+
+    assert!(harness.was_woken().await);
+    harness.reconcile().await.unwrap();
+    assert_eq!(*service.told.lock().unwrap(), ["stop", "start"]);
+    let pki = root.join("var/lib/kubelet/pki");
+    let link = fs::read_link(pki.join(client::CURRENT)).unwrap();
+    let pem = fs::read(pki.join(link.file_name().unwrap())).unwrap();
+    assert_eq!(CertInfo::parse(&pem).unwrap().common_name, "system:node:node-1");
+    assert!(root.join("etc/kubernetes/kubeconfig-kubelet").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_api_the_kubelet_of_a_worker_starts_after_a_minute() {
+    let (_dir, root) = machine();
+    let (service, server) = (Service::default(), ichor_kube::fake::Server::new());
+    server.set_down(true);
+    let (_state, mut harness, _ca) = worker(&root, &service, &server);
+    harness.reconcile().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(58)).await;
+    harness.reconcile().await.unwrap();
+    assert!(service.told.lock().unwrap().is_empty());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    harness.reconcile().await.unwrap();
+    assert_eq!(*service.told.lock().unwrap(), ["stop", "start"]);
+    assert!(!root.join("etc/kubernetes/kubeconfig-kubelet").exists(), "the kubelet requests its own");
+}
+
+#[tokio::test]
+async fn static_pods_of_a_worker_do_not_wait_for_an_api() {
+    let (_dir, root) = machine();
+    let (service, server) = (Service::default(), ichor_kube::fake::Server::new());
+    server.set_down(true);
+    let (state, mut harness, _ca) = worker(&root, &service, &server);
+    state.create("k8s", "default-nginx", StaticPod::default(), "").unwrap();
+    harness.reconcile().await.unwrap();
+    assert_eq!(*service.told.lock().unwrap(), ["stop", "start"]);
+}

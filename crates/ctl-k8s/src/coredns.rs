@@ -106,7 +106,8 @@ fn pod(config: &BootstrapManifestsConfig) -> Json {
                 "httpGet": probe("/health", 8080), "initialDelaySeconds": 60, "timeoutSeconds": 5,
                 "successThreshold": 1, "failureThreshold": 5,
             },
-            "readinessProbe": { "httpGet": probe("/ready", 8181) },
+            // The first probe comes before it is ready; at the default period the next one is ten seconds later.
+            "readinessProbe": { "httpGet": probe("/ready", 8181), "periodSeconds": 2 },
             "securityContext": {
                 "allowPrivilegeEscalation": false,
                 "capabilities": { "add": ["NET_BIND_SERVICE"], "drop": ["ALL"] },

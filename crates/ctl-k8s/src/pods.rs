@@ -177,6 +177,10 @@ pub fn controller_manager(
         ("cluster-signing-key-file", secret("ca.key")),
         ("configure-cloud-routes", "false".into()),
         ("controllers", "*,tokencleaner".into()),
+        // Each controller asks for an account and a token of its own when it starts; at the default of 20 requests a
+        // second that alone takes a new leader five seconds. The API server has limits of its own.
+        ("kube-api-burst", "200".into()),
+        ("kube-api-qps", "100".into()),
         ("kubeconfig", secret("kubeconfig")),
         ("leader-elect", "true".into()),
         ("profiling", "false".into()),
@@ -302,8 +306,8 @@ fn pod(component: Component, versions: &Versions, workload: Workload<'_>) -> Jso
     }
     if let Some((port, path)) = component.probe {
         let mut startup = probe(port, path);
-        startup["periodSeconds"] = 5.into();
-        startup["failureThreshold"] = 12.into();
+        startup["periodSeconds"] = 1.into();
+        startup["failureThreshold"] = 60.into();
         container["startupProbe"] = startup;
         let mut live = probe(port, path);
         live["timeoutSeconds"] = 15.into();
@@ -467,7 +471,7 @@ mod tests {
             SchedulerConfig { image: images::kubernetes("kube-scheduler"), ..SchedulerConfig::default() };
         let pod = scheduler(&config, &versions()).unwrap();
         assert_eq!(pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"], "/readyz");
-        assert_eq!(pod["spec"]["containers"][0]["startupProbe"]["failureThreshold"], 12);
+        assert_eq!(pod["spec"]["containers"][0]["startupProbe"]["failureThreshold"], 60);
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! The control plane as `StaticPods`, for as long as there is an etcd to serve it.
 //!
-//! Controller manager and scheduler end when no API server answers them, and kubelet lets what ended twice wait: so
-//! they are started when there is one.
+//! Controller manager and scheduler end when no API server answers them or when it refuses them, and kubelet lets what
+//! ended twice wait: so they are started when there is one that knows their roles. The rest of it is ready before their
+//! containers are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Typed, Wake, shared, weak};
+use ichor_kube::Client;
 use ichor_resource::TypedSpec;
 use ichor_resource::k8s::{
     APIServerConfig, ConfigStatus, ControllerManagerConfig, SchedulerConfig, SecretStatus, StaticPod,
@@ -28,8 +30,10 @@ use crate::render::STATUS;
 pub const CONTROL_PLANE: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
 const ETCD: &str = "etcd";
 
-/// An API server is asked this often whether it is ready.
+/// An API server is asked this often whether it is there.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// The check of an API server that passes once it has made the built-in roles.
+const ROLES: &str = "poststarthook/rbac/bootstrap-roles";
 /// An answer takes no longer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Nobody waits longer for an API server: what keeps it away may need the others.
@@ -74,7 +78,7 @@ impl ControlPlaneStaticPodController {
         let (answered, wake) = (self.answered.clone(), self.wake.clone());
         self.asking = Some(tokio::spawn(async move {
             let end = Instant::now() + WAIT_MAX;
-            while Instant::now() < end && !matches!(timeout(ANSWER_MAX, client.ready()).await, Ok(Ok(()))) {
+            while Instant::now() < end && !answers(&client).await {
                 sleep(ASK_AGAIN).await;
             }
             answered.store(true, Ordering::Release);
@@ -84,6 +88,18 @@ impl ControlPlaneStaticPodController {
         }));
         false
     }
+}
+
+/// Whether an API server answers and allows what the built-in roles allow.
+async fn answers(client: &Client) -> bool {
+    let passes = async {
+        match client.passes(ROLES).await {
+            // Roles may be switched off.
+            Err(error) if error.is_not_found() => client.ready().await,
+            passes => passes,
+        }
+    };
+    matches!(timeout(ANSWER_MAX, passes).await, Ok(Ok(())))
 }
 
 impl Drop for ControlPlaneStaticPodController {

@@ -132,6 +132,14 @@ impl Client {
         self.bytes(request(Method::GET, "/readyz".to_owned())).await.map(drop)
     }
 
+    /// Whether one of the checks behind [`Client::ready`] passes, such as `poststarthook/rbac/bootstrap-roles`.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; a check that does not pass is an error with a status.
+    pub async fn passes(&self, check: &str) -> Result<(), Error> {
+        self.bytes(request(Method::GET, format!("/readyz/{check}"))).await.map(drop)
+    }
+
     /// What is at a path.
     ///
     /// # Errors

@@ -215,7 +215,7 @@ impl World {
             .filter_map(|pair| pair.split_once('='))
             .map(|(key, value)| (key.to_owned(), unescape(value)))
             .collect();
-        if path == "/readyz" {
+        if path == "/readyz" || path.starts_with("/readyz/") {
             return reply(200, &json!("ok"));
         }
         let Some(place) = place(path) else { return discovery(path) };

@@ -69,12 +69,21 @@ pub struct Progress {
     step: String,
     since: Instant,
     drawn: bool,
+    detail: String,
+    /// Lines below the step.
+    below: Vec<String>,
 }
 
 impl Progress {
     /// Progress without a step yet.
     pub fn new() -> Self {
-        Self { live: is_live(), step: String::new(), since: Instant::now(), drawn: false }
+        let (step, detail, below) = (String::new(), String::new(), Vec::new());
+        Self { live: is_live(), step, since: Instant::now(), drawn: false, detail, below }
+    }
+
+    /// Whether the current step is redrawn in place.
+    pub fn is_live(&self) -> bool {
+        self.live
     }
 
     /// Begins a step; the one before is done.
@@ -86,7 +95,7 @@ impl Progress {
             eprintln!("{}", self.step);
             return;
         }
-        eprint!("\r\x1b[K  {}", self.step);
+        eprint!("\r\x1b[J  {}", self.step);
         let _ = stderr().flush();
         self.drawn = true;
     }
@@ -96,9 +105,23 @@ impl Progress {
         if !self.live || self.step.is_empty() || self.since.elapsed() < PATIENCE {
             return;
         }
-        let seconds = self.since.elapsed().as_secs();
-        let gap = if detail.is_empty() { "" } else { ": " };
-        eprint!("\r\x1b[K  {} ({seconds}s){gap}{detail}", self.step);
+        detail.clone_into(&mut self.detail);
+        self.draw();
+    }
+
+    /// Shows these lines below the step, until they are replaced or the progress ends.
+    pub fn below(&mut self, lines: Vec<String>) {
+        self.below = lines;
+        if self.live && !self.step.is_empty() && self.since.elapsed() >= PATIENCE {
+            self.draw();
+        }
+    }
+
+    fn draw(&mut self) {
+        let columns = rustix::termios::tcgetwinsize(stderr()).map_or(0, |size| usize::from(size.ws_col));
+        let gap = if self.detail.is_empty() { "" } else { ": " };
+        let head = format!("  {} ({}s){gap}{}", self.step, self.since.elapsed().as_secs(), self.detail);
+        eprint!("{}", drawing(&head, &self.below, columns));
         let _ = stderr().flush();
         self.drawn = true;
     }
@@ -112,20 +135,42 @@ impl Progress {
             let seconds = self.since.elapsed().as_secs_f64();
             let took =
                 if self.since.elapsed() < PATIENCE { String::new() } else { format!(" ({seconds:.1}s)") };
-            eprintln!("\r\x1b[K{} {}{took}", coloured(GREEN, "✓"), self.step);
+            eprintln!("\r\x1b[J{} {}{took}", coloured(GREEN, "✓"), self.step);
         }
         self.step.clear();
+        self.detail.clear();
         self.drawn = false;
     }
 
     /// The running step failed; its line is left as it is.
     pub fn failed(&mut self) {
         if self.live && !self.step.is_empty() {
-            eprintln!("\r\x1b[K{} {}", coloured(RED, "✗"), self.step);
+            eprintln!("\r\x1b[J{} {}", coloured(RED, "✗"), self.step);
+            // What the machines waited for last says more than the step.
+            self.below.iter().for_each(|line| eprintln!("{line}"));
         }
         self.step.clear();
+        self.detail.clear();
         self.drawn = false;
     }
+}
+
+/// What draws a line and those below it, and leaves the cursor on the first. Lines are cut at the last column: one that
+/// wraps would move all that is drawn after it.
+fn drawing(head: &str, below: &[String], columns: usize) -> String {
+    let cut = |line: &str| match columns {
+        0 => line.to_owned(),
+        columns => line.chars().take(columns - 1).collect(),
+    };
+    let mut text = format!("\r\x1b[J{}", cut(head));
+    for line in below {
+        text.push('\n');
+        text.push_str(&cut(line));
+    }
+    if !below.is_empty() {
+        text.push_str(&format!("\x1b[{}A\r", below.len()));
+    }
+    text
 }
 
 impl Default for Progress {
@@ -137,7 +182,19 @@ impl Default for Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.drawn {
-            eprintln!();
+            eprintln!("\x1b[J");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_below_a_step_are_cut_to_the_terminal_and_the_cursor_returns() {
+        let below = ["a: booting".to_owned(), "b: running".to_owned()];
+        assert_eq!(drawing("waits", &below, 8), "\r\x1b[Jwaits\na: boot\nb: runn\x1b[2A\r");
+        assert_eq!(drawing("waits", &[], 0), "\r\x1b[Jwaits");
     }
 }

@@ -6,6 +6,7 @@ mod add;
 mod bring_up;
 mod create;
 mod inherit;
+mod machines;
 mod ready;
 mod remove;
 mod site;
@@ -36,6 +37,8 @@ pub enum Event {
     Step(Step),
     /// What the running step waits for.
     Waiting(String),
+    /// What each machine waits for; comes every second while the whole cluster is waited for.
+    Machines(Vec<MachineState>),
     /// The running step is done.
     Done,
     /// A part of the way is done.
@@ -64,6 +67,15 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+}
+
+/// How far a machine is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineState {
+    /// Its name.
+    pub name: String,
+    /// What it waits for; nothing when it is ready.
+    pub waits_for: Option<String>,
 }
 
 /// What is being done.

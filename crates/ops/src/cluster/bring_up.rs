@@ -9,6 +9,7 @@ use ichor_wire::machine::{BootstrapRequest, ListRequest};
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 
+use super::machines::Machines;
 use super::{Access, Event, Site, Step, ready};
 use crate::error::{Error, Problem, Result};
 use crate::event::Sink;
@@ -93,13 +94,15 @@ pub async fn bring_up(
 pub(super) struct BringUp<'a> {
     site: &'a Site,
     client: Client,
+    machines: Machines<'a>,
     deadline: Instant,
 }
 
 impl<'a> BringUp<'a> {
     /// Over the client configuration of the cluster; everything together takes no longer than `limit`.
     pub(super) fn new(config: &ClientConfig, site: &'a Site, limit: Duration) -> Result<Self> {
-        Ok(Self { site, client: site.first_client(config)?, deadline: Instant::now() + limit })
+        let (client, machines) = (site.first_client(config)?, Machines::new(config, site)?);
+        Ok(Self { site, client, machines, deadline: Instant::now() + limit })
     }
 
     /// Whether the machines have what Kubernetes needs; waits until the first control plane answers.
@@ -132,8 +135,15 @@ impl<'a> BringUp<'a> {
         .await
     }
 
-    /// Waits until everything works.
+    /// Waits until everything works, and reports meanwhile what each machine waits for.
     pub(super) async fn wait(&self, nodes_too: bool, events: &dyn Sink<Event>) -> Result<()> {
+        tokio::select! {
+            result = self.parts(nodes_too, events) => result,
+            never = self.machines.report(events) => match never {},
+        }
+    }
+
+    async fn parts(&self, nodes_too: bool, events: &dyn Sink<Event>) -> Result<()> {
         let fleet = self.site.fleet(&self.client);
         for (part, checks) in PARTS {
             if !nodes_too && NEED_READY_NODES.contains(part) {

@@ -7,7 +7,8 @@ use ichor_client::profile::insecure;
 use ichor_client::resources::yaml_of;
 use ichor_client::{Client, status_text};
 use ichor_config::talosconfig::ClientConfig;
-use ichor_provision::{Machine, MachineKind, MachineStatus, Power, Provider};
+use ichor_provision::{Machine, MachineStatus, Power, Provider};
+use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::site::client;
@@ -91,7 +92,7 @@ pub(super) async fn wait(
         let client = own_client(access, endpoint)?;
         let mut patience = ASK_FIRST;
         loop {
-            let last = match timeout(patience, ask(access, &client, machine)).await {
+            let last = match timeout(patience, ask(access, &client)).await {
                 Ok(State::Ready) => break,
                 Ok(State::Waiting(text)) => text,
                 Err(_) => String::from("no answer in time"),
@@ -118,20 +119,24 @@ pub(super) async fn wait(
     Ok(())
 }
 
-enum State {
+/// Whether a machine is where it should be.
+pub(super) enum State {
+    /// It is.
     Ready,
+    /// What it waits for.
     Waiting(String),
 }
 
 /// A machine is asked at its own endpoint: control planes answer for themselves, workers too.
-fn own_client(access: &Access, endpoint: String) -> Result<Client> {
+pub(super) fn own_client(access: &Access, endpoint: String) -> Result<Client> {
     match access {
         Access::Configured(config) => client(config, vec![endpoint]),
         Access::Maintenance => insecure(&[endpoint], &[]).doing("client"),
     }
 }
 
-async fn ask(access: &Access, client: &Client, machine: &Machine) -> State {
+/// Asks a machine for its stage and what keeps it from the next one.
+pub(super) async fn ask(access: &Access, client: &Client) -> State {
     if let Err(error) = client.connect().await {
         return State::Waiting(error.to_string());
     }
@@ -140,15 +145,41 @@ async fn ask(access: &Access, client: &Client, machine: &Machine) -> State {
         Err(status) => return State::Waiting(status_text(&status)),
     };
     let spec = ichor_health::spec::parse(yaml_of(&resource));
-    let stage = spec["stage"].as_str().unwrap_or("unknown").to_owned();
+    let stage = spec["stage"].as_str().unwrap_or("unknown");
     match access {
         Access::Maintenance if stage == "maintenance" => State::Ready,
         Access::Configured(_) if stage == "running" && spec["status"]["ready"] == true => State::Ready,
-        Access::Configured(_) | Access::Maintenance => {
-            let unmet = spec["status"]["unmetConditions"].as_array().cloned().unwrap_or_default();
-            let names: Vec<&str> = unmet.iter().filter_map(|condition| condition["name"].as_str()).collect();
-            let kind = if machine.kind == MachineKind::Worker { "worker" } else { "control plane" };
-            State::Waiting(format!("{kind} is {stage}, waits for [{}]", names.join(" ")))
-        }
+        Access::Configured(_) | Access::Maintenance => State::Waiting(waits(stage, &spec)),
+    }
+}
+
+/// The stage of a machine and its conditions that are not met, with their reasons.
+fn waits(stage: &str, spec: &Value) -> String {
+    let unmet = spec["status"]["unmetConditions"].as_array().into_iter().flatten();
+    let text = |condition: &Value| match (condition["name"].as_str(), condition["reason"].as_str()) {
+        (Some(name), Some(reason)) if !reason.is_empty() => Some(format!("{name}: {reason}")),
+        (name, _) => name.map(str::to_owned),
+    };
+    let unmet: Vec<String> = unmet.filter_map(text).collect();
+    match unmet.is_empty() {
+        true => stage.to_owned(),
+        false => format!("{stage}, waits for {}", unmet.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_machine_that_waits_names_its_stage_and_each_condition_with_its_reason() {
+        let spec = json!({"status": {"unmetConditions": [
+            {"name": "services", "reason": "etcd not healthy"},
+            {"name": "nodeReady", "reason": ""},
+        ]}});
+        assert_eq!(waits("booting", &spec), "booting, waits for services: etcd not healthy; nodeReady");
+        assert_eq!(waits("booting", &json!({})), "booting");
     }
 }

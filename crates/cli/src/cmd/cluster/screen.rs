@@ -1,10 +1,10 @@
 //! Shows the life of a cluster: one step after the other, and how long each part took.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ichor_ops::Sink;
-use ichor_ops::cluster::{Event, Step};
+use ichor_ops::cluster::{Event, MachineState, Step};
 
 use crate::failure::Failure;
 use crate::tabs::Table;
@@ -18,6 +18,7 @@ pub(super) struct Screen(Mutex<State>);
 struct State {
     progress: Progress,
     times: Times,
+    machines: Patience,
 }
 
 impl Screen {
@@ -52,6 +53,12 @@ impl Sink<Event> for Screen {
         match event {
             Event::Step(step) => state.progress.step(text(&step)),
             Event::Waiting(detail) => state.progress.tick(&detail),
+            Event::Machines(machines) if state.progress.is_live() => state.progress.below(lines(&machines)),
+            Event::Machines(machines) => {
+                for line in state.machines.overdue(&machines, Instant::now()) {
+                    eprintln!("{line}");
+                }
+            }
             Event::Done => state.progress.done(),
             Event::Phase { name, took } => state.times.0.push((name, took)),
             Event::LeaveSkipped { machine, reason } => {
@@ -82,6 +89,45 @@ fn text(step: &Step) -> String {
     }
 }
 
+/// A line for each machine that is not ready.
+fn lines(machines: &[MachineState]) -> Vec<String> {
+    let width = machines.iter().map(|machine| machine.name.len()).max().unwrap_or_default();
+    let line = |machine: &MachineState| {
+        let waits_for = machine.waits_for.as_deref()?;
+        Some(format!("    {:width$}  {waits_for}", machine.name))
+    };
+    machines.iter().filter_map(line).collect()
+}
+
+/// Where nothing can be redrawn, a machine gets a line when it has waited long for the same thing, and one for each thing.
+#[derive(Debug, Default)]
+struct Patience(Vec<(String, String, Option<Instant>)>);
+
+impl Patience {
+    /// How long a machine waits before that is worth a line.
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// Lines for the machines that have waited long.
+    fn overdue(&mut self, machines: &[MachineState], now: Instant) -> Vec<String> {
+        self.0.retain(|(name, text, _)| {
+            machines.iter().any(|machine| machine.name == *name && machine.waits_for.as_ref() == Some(text))
+        });
+        let mut lines = Vec::new();
+        for MachineState { name, waits_for } in machines {
+            let Some(text) = waits_for else { continue };
+            let Some((_, _, since)) = self.0.iter_mut().find(|(known, _, _)| known == name) else {
+                self.0.push((name.clone(), text.clone(), Some(now)));
+                continue;
+            };
+            if since.is_some_and(|since| now.duration_since(since) >= Self::LONG) {
+                lines.push(format!("  {name}: {text}"));
+                *since = None;
+            }
+        }
+        lines
+    }
+}
+
 /// How long each part took.
 #[derive(Debug, Default)]
 struct Times(Vec<(&'static str, Duration)>);
@@ -107,5 +153,36 @@ mod tests {
         let times =
             Times(vec![("start", Duration::from_millis(1240)), ("etcd", Duration::from_millis(3000))]);
         assert_eq!(times.text(), "PHASE   TIME\nstart   1.2s\netcd    3.0s\ntotal   4.2s\n");
+    }
+
+    fn state(name: &str, waits_for: &str) -> MachineState {
+        let waits_for = (!waits_for.is_empty()).then(|| waits_for.to_owned());
+        MachineState { name: name.to_owned(), waits_for }
+    }
+
+    #[test]
+    fn machines_that_wait_get_a_line_below_the_step() {
+        let machines =
+            [state("lab-controlplane-1", "booting"), state("lab-worker-1", "no answer"), state("c", "")];
+        assert_eq!(
+            lines(&machines),
+            ["    lab-controlplane-1  booting", "    lab-worker-1        no answer"]
+        );
+    }
+
+    #[test]
+    fn without_a_terminal_a_machine_gets_one_line_for_each_thing_it_waits_long_for() {
+        let mut patience = Patience::default();
+        let start = Instant::now();
+        let mut after = |seconds, waits_for| {
+            patience.overdue(&[state("a", waits_for)], start + Duration::from_secs(seconds))
+        };
+        assert_eq!(after(0, "etcd"), [""; 0]);
+        assert_eq!(after(9, "etcd"), [""; 0]);
+        assert_eq!(after(10, "etcd"), ["  a: etcd"]);
+        assert_eq!(after(30, "etcd"), [""; 0]);
+        assert_eq!(after(31, "kubelet"), [""; 0]);
+        assert_eq!(after(42, "kubelet"), ["  a: kubelet"]);
+        assert_eq!(after(60, ""), [""; 0]);
     }
 }

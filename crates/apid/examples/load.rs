@@ -19,7 +19,8 @@ use ichor_pki::{Authority, KeyAlgorithm, KeyPair, Leaf};
 use ichor_resource::secrets::ApiCertificate;
 use ichor_resource::spec::{Spec, TypedSpec};
 use ichor_resource::value::{PemCertificate, PemCertificateAndKey};
-use ichor_rpc::authorize::Authorize;
+use ichor_rpc::authorize::ByRole;
+use ichor_rpc::gate::Gate;
 use ichor_rpc::server::{Grpc, Limits, serve_unix};
 use ichor_rpc::unix::{Access, bind};
 use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint};
@@ -50,7 +51,7 @@ fn main() -> Result<(), Failure> {
         })
     });
     let path = machine_path.clone();
-    let machine = thread("machine", move || serve(path, || Authorize::new(tower::service_fn(version))));
+    let machine = thread("machine", move || serve(path, || Gate::new(tower::service_fn(version), ByRole)));
     let options = Options {
         listen,
         socket: dir.path().join("apid.sock"),

@@ -1,15 +1,14 @@
-//! Who may call what: the rule of every method, and a layer that enforces it.
+//! The authorization table: which roles open a method, and layers that enforce it.
 
-use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use futures_util::future::Either;
-use http::{Request, Response};
+use http::Request;
 use ichor_pki::{Role, RoleSet};
 use tonic::Status;
 use tower::Service;
 
+use crate::gate::Admission;
 use crate::peer::PeerIdentity;
 use crate::roles::{self, Caller};
 
@@ -127,50 +126,24 @@ fn unknown_method(path: &str) -> Status {
     })
 }
 
-/// Lets a call through when the roles in its metadata open its method.
+/// Admits a call when the roles in its metadata open its method; for [`crate::gate::Gate`].
 ///
 /// For Unix sockets, where the gateway in front has put the caller's roles into the metadata. The roles
 /// are left in the extensions of the request as [`Caller`].
-#[derive(Clone, Debug)]
-pub struct Authorize<S> {
-    service: S,
-}
+#[derive(Clone, Copy, Debug)]
+pub struct ByRole;
 
-impl<S> Authorize<S> {
-    /// Guards `service`.
-    pub fn new(service: S) -> Self {
-        Self { service }
-    }
-}
-
-impl<S, B, R> Service<Request<B>> for Authorize<S>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    R: Default,
-{
-    type Response = Response<R>;
-    type Error = S::Error;
-    type Future = Either<S::Future, Ready<Result<Response<R>, S::Error>>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.service.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+impl Admission for ByRole {
+    fn admit<B>(&self, request: &mut Request<B>) -> Result<(), Status> {
         let path = request.uri().path();
         let roles = roles::from_headers(request.headers());
-        let refused = match rule(path) {
-            Some(opens) if roles.intersects(opens) => None,
-            None if roles.intersects(&ADMIN) => Some(unknown_method(path)),
-            Some(_) | None => Some(Status::permission_denied("not authorized")),
-        };
-        match refused {
-            Some(status) => Either::Right(ready(Ok(status.into_http()))),
-            None => {
-                request.extensions_mut().insert(Caller(roles));
-                Either::Left(self.service.call(request))
-            }
+        match rule(path) {
+            Some(opens) if roles.intersects(opens) => {}
+            None if roles.intersects(&ADMIN) => return Err(unknown_method(path)),
+            Some(_) | None => return Err(Status::permission_denied("not authorized")),
         }
+        request.extensions_mut().insert(Caller(roles));
+        Ok(())
     }
 }
 
@@ -212,7 +185,10 @@ where
 mod tests {
     use std::convert::Infallible;
 
+    use http::Response;
+
     use super::*;
+    use crate::gate::Gate;
 
     #[test]
     fn rules_are_sorted_and_cover_every_method() {
@@ -252,7 +228,7 @@ mod tests {
             assert!(request.extensions().get::<Caller>().is_some());
             Ok::<_, Infallible>(Response::new(()))
         });
-        let mut service = Authorize::new(inner);
+        let mut service = Gate::new(inner, ByRole);
         for (path, role, code, message) in [
             ("/machine.MachineService/Version", "os:reader", None, ""),
             ("/machine.MachineService/Version", "os:none", Some("7"), "not authorized"),

@@ -1,7 +1,7 @@
 //! mTLS servers with reload, peer identity and roles, Unix sockets, the raw proxy.
 //!
 //! - Serve gRPC on a Unix socket: [`unix::bind`], then [`server::serve_unix`] with [`server::Grpc`]
-//!   around [`services::Services`] and [`authorize::Authorize`].
+//!   around [`services::Services`] and a [`gate::Gate`] with [`authorize::ByRole`].
 //! - Serve gRPC over TLS: [`tls::ServerTls`], then [`server::serve_tls`].
 //! - Bound what callers can make a server hold: [`server::Limits`], [`budget::BodyBudget`].
 //! - Call a server: [`channel::Channel`] over a [`dial::Dialer`]; generated clients take it.
@@ -19,6 +19,7 @@ pub mod follow;
 mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod gate;
 pub mod http2;
 pub mod ledger;
 pub mod members;

@@ -62,7 +62,7 @@ pub fn of_extensions(extensions: &http::Extensions) -> RoleSet {
     peer.map(|peer| peer.roles.clone()).unwrap_or_default()
 }
 
-/// The roles a request was let in with. Put into its extensions by [`crate::authorize::Authorize`].
+/// The roles a request was let in with. Put into its extensions by [`crate::authorize::ByRole`].
 #[derive(Clone, Debug, Default)]
 pub struct Caller(pub RoleSet);
 

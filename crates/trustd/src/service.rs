@@ -12,6 +12,7 @@ use ichor_resource::secrets::{OSRootSecret, TrustdCertificate};
 use ichor_resource::spec::TypedSpec;
 use ichor_rpc::budget::{BodyBudget, BodyLimits};
 use ichor_rpc::follow::{Watched, follow};
+use ichor_rpc::gate::Gate;
 use ichor_rpc::http2::Http2Limits;
 use ichor_rpc::ledger::Ledger;
 use ichor_rpc::server::{Boxed, Grpc, Limits, serve_tls_boxed};
@@ -27,7 +28,7 @@ use tonic::{Code, Request, Response, Status};
 use tracing::{info, warn};
 
 use crate::discovery;
-use crate::gate::{CERTIFICATE, TokenGate};
+use crate::gate::{ByToken, CERTIFICATE};
 use crate::options::Options;
 use crate::signer::{Signed, Signer};
 
@@ -111,7 +112,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Trustd
         let services = Services::new()
             .with(service.max_decoding_message_size(REQUEST_MAX))
             .with(discovery::service(cluster_id.clone()));
-        let gate = TokenGate::new(services, signer.clone(), ledger.clone());
+        let gate = Gate::new(services, ByToken::new(signer.clone(), ledger.clone()));
         let make = Box::new(move |peer| Boxed::new(Grpc::new(gate.clone(), peer)));
         serve_tls_boxed(listener, config, limits(), stop.clone(), ledger.clone(), make).await;
         Ok(())
@@ -196,7 +197,7 @@ impl Trustd {
     }
 }
 
-/// The token was checked by [`TokenGate`].
+/// The token was checked by [`ByToken`].
 #[tonic::async_trait]
 impl SecurityService for Trustd {
     async fn certificate(

@@ -1,4 +1,4 @@
-//! The gateway from end to end: real TLS, real sockets, a made-up machine behind it.
+//! The gateway from end to end: real TLS, real sockets, a fake machine behind it.
 
 mod abuse;
 mod audit;

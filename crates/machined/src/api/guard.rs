@@ -1,4 +1,4 @@
-//! Layers around the services: panics become answers, and a node in maintenance mode answers little.
+//! Layers around the services: a panic becomes an error reply; maintenance mode serves few methods.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -6,9 +6,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
-use futures_util::future::{CatchUnwind, Either, Ready, ready};
+use futures_util::future::CatchUnwind;
 use http::{Request, Response};
 use ichor_pki::{Role, RoleSet};
+use ichor_rpc::gate::Admission;
 use ichor_rpc::roles;
 use tonic::Status;
 use tower::Service;
@@ -86,36 +87,23 @@ const ADMIN: &[&str] = &[
     "/machine.MachineService/MetaDelete",
 ];
 
-/// Lets only the calls of maintenance mode through.
-#[derive(Debug, Clone)]
-pub struct MaintenanceGate<S>(pub S);
+/// Admits only the calls of maintenance mode.
+#[derive(Debug, Clone, Copy)]
+pub struct MaintenanceCalls;
 
-/// Whether a call is answered in maintenance mode.
-pub fn open_in_maintenance(path: &str, roles: &RoleSet) -> bool {
-    OPEN.contains(&path) || (ADMIN.contains(&path) && roles.intersects(&RoleSet::of(&[Role::Admin])))
+impl Admission for MaintenanceCalls {
+    fn admit<B>(&self, request: &mut Request<B>) -> Result<(), Status> {
+        let roles = roles::of_extensions(request.extensions());
+        match open_in_maintenance(request.uri().path(), &roles) {
+            true => Ok(()),
+            false => Err(Status::unimplemented("API is not implemented in maintenance mode")),
+        }
+    }
 }
 
-impl<S, B, R> Service<Request<B>> for MaintenanceGate<S>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    R: Default,
-{
-    type Response = Response<R>;
-    type Error = S::Error;
-    type Future = Either<S::Future, Ready<Result<Response<R>, S::Error>>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let roles = roles::of_extensions(request.extensions());
-        if open_in_maintenance(request.uri().path(), &roles) {
-            return Either::Left(self.0.call(request));
-        }
-        let status = Status::unimplemented("API is not implemented in maintenance mode");
-        Either::Right(ready(Ok(status.into_http())))
-    }
+/// Whether a call is answered in maintenance mode.
+fn open_in_maintenance(path: &str, roles: &RoleSet) -> bool {
+    OPEN.contains(&path) || (ADMIN.contains(&path) && roles.intersects(&RoleSet::of(&[Role::Admin])))
 }
 
 #[cfg(test)]

@@ -15,8 +15,9 @@ use ichor_resource::cluster::{Info, Member};
 use ichor_resource::k8s::Endpoint;
 use ichor_resource::network::{AddressStatus, HostnameStatus, LinkStatus, NodeAddress};
 use ichor_resource::secrets::{ApiCertificate, OSRootSecret, TrustdCertificate};
-use ichor_rpc::authorize::{Assign, Authorize};
+use ichor_rpc::authorize::{Assign, ByRole};
 use ichor_rpc::budget::{BodyBudget, BodyLimits};
+use ichor_rpc::gate::Gate;
 use ichor_rpc::http2::Http2Limits;
 use ichor_rpc::ledger::{self, Ledger};
 use ichor_rpc::peer::PeerIdentity;
@@ -31,7 +32,7 @@ use ichor_wire::machine::machine_service_server::MachineServiceServer;
 use ichor_wire::storage::storage_service_server::StorageServiceServer;
 use ichor_wire::time::time_service_server::TimeServiceServer;
 
-use super::guard::{CatchPanic, MaintenanceGate};
+use super::guard::{CatchPanic, MaintenanceCalls};
 use super::health::ClusterApi;
 use super::machine::{Api, ApiMode};
 use crate::audit::{self, Audit, Audited, Reports};
@@ -153,7 +154,7 @@ pub async fn serve_machine(node: Arc<Node>, listener: UnixListener, stop: Cancel
     let services = services(&node);
     let audit = node.audit.clone();
     let make: Make = Box::new(move |peer| {
-        let guarded = Authorize::new(CatchPanic(services.clone()));
+        let guarded = Gate::new(CatchPanic(services.clone()), ByRole);
         let audited = Audited::new(guarded, audit.clone(), Some(APID_UID));
         Boxed::new(Grpc::new(audited, peer))
     });
@@ -239,7 +240,7 @@ pub async fn serve_maintenance(
     let tunnel = node.state.clone();
     let telling = tell_handshakes(Reports(node.audit.clone()), ledger.clone());
     let make: Make = Box::new(move |peer| {
-        let gate = MaintenanceGate(CatchPanic(services.clone()));
+        let gate = Gate::new(CatchPanic(services.clone()), MaintenanceCalls);
         let audited = Audited::new(gate, audit.clone(), None);
         // Once for a connection: its two addresses stay what they are.
         let roles = maintenance_roles(&tunnel, &peer);

@@ -336,8 +336,8 @@ async fn tell(client: &Client, account: &Value, kind: &str, reason: &str, messag
 #[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
-    use ichor_kube::fake::Server;
     use ichor_pki::KeyAlgorithm;
+    use ichor_testkit::kube::Server;
 
     use super::*;
 

@@ -166,8 +166,8 @@ impl Controller for KubernetesPullController {
 
 #[cfg(test)]
 mod tests {
-    use ichor_kube::fake::Server;
     use ichor_testkit::Harness;
+    use ichor_testkit::kube::Server;
     use serde_json::json;
 
     use super::*;

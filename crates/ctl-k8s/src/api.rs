@@ -276,7 +276,7 @@ pub(crate) async fn woken(ctx: &ichor_cosi::Context) {
 
 /// Ports onto a server in memory, for tests; the kubelet has joined.
 #[cfg(test)]
-pub(crate) fn fake(server: &ichor_kube::fake::Server) -> (Ports, tempfile::TempDir) {
+pub(crate) fn fake(server: &ichor_testkit::kube::Server) -> (Ports, tempfile::TempDir) {
     let root = tempfile::tempdir().unwrap();
     for path in [KUBELET_KUBECONFIG, KUBELET_CERTIFICATE] {
         let path = root.path().join(path.trim_start_matches('/'));

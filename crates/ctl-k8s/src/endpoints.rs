@@ -118,8 +118,8 @@ fn addresses<'a>(slices: impl Iterator<Item = &'a Value>) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use ichor_kube::fake::Server;
     use ichor_testkit::Harness;
+    use ichor_testkit::kube::Server;
     use serde_json::json;
 
     use super::*;

@@ -197,9 +197,9 @@ async fn slice(client: &Client, family: &str, addresses: &[&IpAddr]) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use ichor_kube::fake::Server;
     use ichor_resource::config::MachineConfig;
     use ichor_testkit::Harness;
+    use ichor_testkit::kube::Server;
 
     use super::*;
 

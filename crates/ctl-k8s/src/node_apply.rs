@@ -314,8 +314,8 @@ async fn bring(client: &Client, name: &str, wishes: &Wishes) -> Result<(), Error
 #[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
-    use ichor_kube::fake::Server;
     use ichor_testkit::Harness;
+    use ichor_testkit::kube::Server;
 
     use super::*;
 

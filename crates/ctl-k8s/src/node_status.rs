@@ -127,8 +127,8 @@ fn status(nodename: &str, node: &Value, boot: &str) -> NodeStatus {
 
 #[cfg(test)]
 mod tests {
-    use ichor_kube::fake::Server;
     use ichor_testkit::Harness;
+    use ichor_testkit::kube::Server;
     use serde_json::json;
 
     use super::*;

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use ichor_flannel::args::Args;
 use ichor_flannel::daemon::{self, Connect};
 use ichor_flannel::net_conf::NetConf;
-use ichor_kube::fake::Server;
 use ichor_kube::{Client, Error, Reply, Request, Transport};
 use ichor_net::route::{Family, Route};
 use ichor_net::{Netlink, address, link, neighbour, netns, route};
+use ichor_testkit::kube::Server;
 use serde_json::json;
 
 const LIMIT: Duration = Duration::from_secs(15);

@@ -9,8 +9,6 @@ mod client;
 mod download;
 mod drain;
 mod error;
-#[doc(hidden)]
-pub mod fake;
 mod http2;
 mod kind;
 pub mod manifest;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ichor_kube::fake::Server;
 use ichor_kube::{Delete, Drained, Event, Kind, Limits, Select, Target, Write, drain};
+use ichor_testkit::kube::Server;
 use serde_json::{Value, json};
 
 const TIME_MAX: Duration = Duration::from_secs(5);

@@ -4,19 +4,16 @@
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod bench;
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http::Request;
-use http_body::{Body, Frame};
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use ichor_rpc::roles::ROLE_KEY;
 use ichor_rpc::{ClientTls, Endpoint, dial};
+use ichor_testkit::{ScriptedBody, anonymous_memory};
 use ichor_wire::machine;
 use ichor_wire::machine::apply_configuration_request::Mode;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -37,44 +34,6 @@ const LASTS: Duration = Duration::from_secs(6);
 const SERVED_MAX: Duration = Duration::from_secs(1);
 /// The tests take the memory of the process for themselves.
 static ALONE: LazyLock<Mutex<()>> = LazyLock::new(Mutex::default);
-
-static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
-
-/// A message of which all but the last byte is sent.
-struct Unfinished {
-    header: Option<Bytes>,
-    left: usize,
-    sent: Arc<AtomicUsize>,
-}
-
-impl Unfinished {
-    fn new(announced: usize, sent: &Arc<AtomicUsize>) -> Self {
-        let mut header = vec![0];
-        header.extend_from_slice(&u32::try_from(announced).unwrap().to_be_bytes());
-        Self { header: Some(header.into()), left: announced - 1, sent: Arc::clone(sent) }
-    }
-}
-
-impl Body for Unfinished {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if let Some(header) = self.header.take() {
-            return Poll::Ready(Some(Ok(Frame::data(header))));
-        }
-        let next = self.left.min(ZEROS.len());
-        self.left -= next;
-        self.sent.fetch_add(next, Relaxed);
-        match next {
-            0 => Poll::Pending,
-            _ => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&ZEROS[..next]))))),
-        }
-    }
-}
 
 /// Bodies that hold on to their connections until this is dropped.
 struct Attack {
@@ -103,13 +62,13 @@ impl Attack {
     }
 }
 
-async fn again(mut sender: SendRequest<Unfinished>, announced: usize, sent: Arc<AtomicUsize>) {
+async fn again(mut sender: SendRequest<ScriptedBody>, announced: usize, sent: Arc<AtomicUsize>) {
     while !sender.is_closed() {
         let request = Request::post("https://node/machine.MachineService/ApplyConfiguration")
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .header(ROLE_KEY, "os:admin")
-            .body(Unfinished::new(announced, &sent))
+            .body(ScriptedBody::unfinished_message(announced, announced - 1).counted(&sent))
             .unwrap();
         drop(sender.send_request(request).await);
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -122,13 +81,6 @@ impl Drop for Attack {
     }
 }
 
-/// Memory of this process that is not a file's.
-fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
-}
-
 /// The most that memory grew by, and the longest call, while `call` is made on and on.
 async fn observe<F: Future<Output = ()>>(before: usize, call: impl Fn() -> F) -> (usize, Duration) {
     let (began, mut growth, mut longest) = (Instant::now(), 0, Duration::ZERO);
@@ -136,7 +88,7 @@ async fn observe<F: Future<Output = ()>>(before: usize, call: impl Fn() -> F) ->
         let called = Instant::now();
         call().await;
         longest = longest.max(called.elapsed());
-        growth = growth.max(resident().saturating_sub(before));
+        growth = growth.max(anonymous_memory().saturating_sub(before));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     (growth, longest)
@@ -161,7 +113,7 @@ async fn a_hundred_unfinished_maximal_bodies_neither_fill_memory_nor_hold_up_oth
     bench.machine().apply_configuration(bench.as_admin(large_configuration())).await.unwrap();
     // What an earlier test freed would hide what this one takes.
     ichor_sys::memory::trim();
-    let before = resident();
+    let before = anonymous_memory();
     let socket = bench.node.paths.machine_socket();
     let attack = Attack::start(32 * MIB, || async { UnixStream::connect(&socket).await.unwrap() }).await;
     let (growth, longest) = observe(before, || async {
@@ -186,7 +138,7 @@ async fn unfinished_bodies_of_strangers_in_maintenance_mode_do_no_harm() {
     maintenance.machine().apply_configuration(large_configuration()).await.unwrap();
     // What an earlier test freed would hide what this one takes.
     ichor_sys::memory::trim();
-    let before = resident();
+    let before = anonymous_memory();
     let endpoint = Endpoint::new("127.0.0.1", maintenance.port);
     let tls = ClientTls::insecure([]).unwrap();
     let connect = || async { dial::stream(&endpoint, &tls).await.unwrap().0 };

@@ -382,7 +382,7 @@ async fn log(client: &Client, told: &mut usize, events: &dyn Sink<Event>) -> std
 
 #[cfg(test)]
 mod tests {
-    use ichor_kube::fake::Server;
+    use ichor_testkit::kube::Server;
 
     use super::*;
     use crate::event::Silent;

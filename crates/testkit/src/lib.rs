@@ -1,14 +1,19 @@
-//! For tests only: a fake clock, single passes of controllers, bounded waits, fuzzing.
+//! For tests only: a fake clock, single passes of controllers, fake servers, scripted bodies, bounded waits, fuzzing.
 
+mod body;
 mod clock;
 mod controller;
+pub mod kube;
+mod memory;
 pub mod s3;
 mod spec;
 mod wait;
 
+pub use body::ScriptedBody;
 pub use clock::FakeClock;
 pub use controller::Harness;
 pub use ichor_fuzz as fuzz;
+pub use memory::anonymous_memory;
 pub use spec::{A, B};
 pub use wait::{WAIT_MAX, eventually, wait_for, wait_gone};
 

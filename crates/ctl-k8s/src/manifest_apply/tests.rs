@@ -1,10 +1,10 @@
 //! Manifests against a server in memory.
 
 use ichor_cosi::State;
-use ichor_kube::fake::Server;
 use ichor_resource::k8s::SingleManifest;
 use ichor_resource::value::Object;
 use ichor_testkit::Harness;
+use ichor_testkit::kube::Server;
 
 use super::*;
 

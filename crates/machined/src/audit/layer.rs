@@ -274,30 +274,10 @@ mod tests {
 
     use ichor_observe::{LogManager, Start};
     use ichor_rpc::peer::PeerCredentials;
+    use ichor_testkit::ScriptedBody;
     use tonic::Status;
 
     use super::*;
-
-    /// A body of one piece and its trailers.
-    struct Once(Option<Bytes>, Option<HeaderMap>);
-
-    impl Body for Once {
-        type Data = Bytes;
-        type Error = Infallible;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _context: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            if let Some(data) = self.0.take() {
-                return Poll::Ready(Some(Ok(Frame::data(data))));
-            }
-            match self.1.take() {
-                Some(trailers) => Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
-                None => Poll::Pending,
-            }
-        }
-    }
 
     fn request(path: &str, uid: u32) -> Request<()> {
         let process = PeerCredentials { uid, gid: uid, pid: Some(9) };
@@ -318,7 +298,12 @@ mod tests {
             super::super::target(request.extensions(), || "secrets/x".to_owned());
             let trailers = trailers.clone();
             Box::pin(async move {
-                Ok::<_, Infallible>(Response::new(Once(Some(Bytes::from_static(b"abc")), trailers)))
+                let body = ScriptedBody::stalling([Bytes::from_static(b"abc")]);
+                let body = match trailers {
+                    Some(trailers) => body.with_trailers(trailers),
+                    None => body,
+                };
+                Ok::<_, Infallible>(Response::new(body))
             })
         });
         let mut service = Audited::new(inner, Audit::new(logs), Some(50));
@@ -330,7 +315,7 @@ mod tests {
         }
     }
 
-    async fn next(body: &mut Watched<Once>) -> Option<Frame<Bytes>> {
+    async fn next(body: &mut Watched<ScriptedBody>) -> Option<Frame<Bytes>> {
         let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
         tokio::time::timeout(std::time::Duration::from_millis(20), frame).await.ok()??.ok()
     }

@@ -253,9 +253,9 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
     use std::future::poll_fn;
 
+    use ichor_testkit::ScriptedBody;
     use tokio::time::timeout;
     use tonic::Code;
 
@@ -263,25 +263,6 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-
-    /// Pieces, and then silence or the end.
-    struct Pieces(VecDeque<Bytes>, bool);
-
-    impl Body for Pieces {
-        type Data = Bytes;
-        type Error = std::convert::Infallible;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-            match self.0.pop_front() {
-                Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
-                None if self.1 => Poll::Ready(None),
-                None => Poll::Pending,
-            }
-        }
-    }
 
     fn budget() -> BodyBudget {
         BodyBudget::new(BodyLimits {
@@ -310,13 +291,14 @@ mod tests {
         takes_many: bool,
         pieces: &[&[u8]],
         ends: bool,
-    ) -> (BudgetedBody<Pieces>, Arc<CallBudget>) {
+    ) -> (BudgetedBody<ScriptedBody>, Arc<CallBudget>) {
         let call = budget.connection(None).call();
-        let pieces = Pieces(pieces.iter().map(|piece| Bytes::copy_from_slice(piece)).collect(), ends);
+        let pieces = pieces.iter().map(|piece| Bytes::copy_from_slice(piece));
+        let pieces = if ends { ScriptedBody::ending(pieces) } else { ScriptedBody::stalling(pieces) };
         (BudgetedBody::new(pieces, Some(call.clone()), takes_many), call)
     }
 
-    async fn next(body: &mut BudgetedBody<Pieces>) -> Option<Result<usize, Status>> {
+    async fn next(body: &mut BudgetedBody<ScriptedBody>) -> Option<Result<usize, Status>> {
         let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await?;
         Some(match frame {
             Ok(frame) => Ok(frame.into_data().map_or(0, |data| data.len())),

@@ -1,15 +1,12 @@
 //! Peers that connect and then stall, more of them than there are places, while a worker joins.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http::Request;
-use http_body::{Body, Frame};
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use ichor_rpc::{ClientTls, dial};
+use ichor_testkit::{ScriptedBody, anonymous_memory};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
@@ -25,41 +22,12 @@ const ANNOUNCED: usize = 64 * 1024;
 /// Each test takes the machine for itself.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// A message that never comes to its end.
-struct Unfinished {
-    header: bool,
-    left: usize,
-}
-
-static ZEROS: [u8; 4096] = [0; 4096];
-
-impl Body for Unfinished {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if std::mem::take(&mut self.header) {
-            let mut header = vec![0];
-            header.extend_from_slice(&(ANNOUNCED as u32).to_be_bytes());
-            return Poll::Ready(Some(Ok(Frame::data(header.into()))));
-        }
-        let next = self.left.min(ZEROS.len());
-        self.left -= next;
-        match next {
-            0 => Poll::Pending,
-            _ => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&ZEROS[..next]))))),
-        }
-    }
-}
-
-fn unfinished(token: &str, left: usize) -> Request<Unfinished> {
+/// A call whose body stalls after so many bytes.
+fn unfinished(token: &str, sent: usize) -> Request<ScriptedBody> {
     Request::post("https://trustd/securityapi.SecurityService/Certificate")
         .header("content-type", "application/grpc")
         .header("token", token)
-        .body(Unfinished { header: true, left })
+        .body(ScriptedBody::unfinished_message(ANNOUNCED, sent))
         .expect("request")
 }
 
@@ -68,7 +36,7 @@ async fn tls(trustd: &Trustd) -> TlsStream<TcpStream> {
     dial::stream(&trustd.endpoint(), &tls).await.expect("TLS").0
 }
 
-async fn http(trustd: &Trustd) -> SendRequest<Unfinished> {
+async fn http(trustd: &Trustd) -> SendRequest<ScriptedBody> {
     let stream = TokioIo::new(tls(trustd).await);
     let (sender, connection) = handshake(TokioExecutor::new(), stream).await.expect("HTTP/2");
     tokio::spawn(connection);
@@ -137,12 +105,6 @@ async fn stalled(token: &str) {
     }
 }
 
-fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("status");
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("RssAnon");
-    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
-}
-
 #[tokio::test]
 async fn open_streams_of_one_connection_stay_within_memory() {
     let _alone = ALONE.lock().await;
@@ -153,7 +115,7 @@ async fn many_streams() {
     let trustd = start().await;
     trustd.ready().await;
     let mut sender = http(&trustd).await;
-    let before = resident();
+    let before = anonymous_memory();
     let mut calls = Vec::new();
     for _ in 0..2100 {
         calls.push(tokio::spawn(sender.send_request(unfinished("abc.def", ANNOUNCED - 1))));
@@ -162,7 +124,7 @@ async fn many_streams() {
     let mut most = 0;
     while began.elapsed() < Duration::from_secs(2) {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        most = most.max(resident().saturating_sub(before));
+        most = most.max(anonymous_memory().saturating_sub(before));
     }
     // Both ends are in this process: the client's 2 100 waiting calls are in it, too.
     assert!(most < 32 << 20, "{} MiB", most >> 20);

@@ -1,4 +1,4 @@
-//! A server in memory, for tests: objects, versions, watches, owners of fields. It knows no schemas and no rights.
+//! A Kubernetes API server in memory: objects, versions, watches, field owners. No schemas, no authorization.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,12 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Method;
+use ichor_kube::{Chunks, Client, Error, Reply, Request, Transport};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
-
-use crate::client::Client;
-use crate::error::Error;
-use crate::transport::{Chunks, Reply, Request, Transport};
 
 /// What the server knows: group and version, kind, plural, whether namespaced.
 const KINDS: &[(&str, &str, &str, bool)] = &[
@@ -410,7 +407,7 @@ impl World {
             match (step["op"].as_str(), place) {
                 (Some("replace"), Some(place)) => *place = step["value"].clone(),
                 (Some("test"), Some(place)) if *place == step["value"] => {}
-                _ => return status(422, "Invalid", "the patch does not fit"),
+                _ => return status(422, "Invalid", "the patch does not apply"),
             }
         }
         reply(200, &self.store(path, object))

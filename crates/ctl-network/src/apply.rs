@@ -5,7 +5,6 @@ use ichor_resource::TypedSpec;
 
 pub mod address;
 pub mod host;
-mod lease;
 pub mod link;
 pub mod operator;
 pub mod route;

@@ -15,6 +15,7 @@ pub mod host_dns;
 mod ids;
 mod link_name;
 pub mod merge;
+mod operators;
 pub mod platform_yaml;
 pub mod ports;
 pub mod settings;

@@ -1,38 +1,28 @@
-//! What a DHCP lease means as specs. Pure.
+//! What a DHCP lease provides, as specs. Pure.
 
 use std::net::IpAddr;
 
 use ichor_net::dhcp4::Lease;
 use ichor_net::dhcp6;
 use ichor_resource::network::{
-    AddressSpec, ConfigLayer, Family, HostnameSpec, LinkSpec, ResolverSpec, RouteProtocol, RouteSpec,
-    RouteType, RoutingTable, TimeServerSpec,
+    ConfigLayer, Family, LinkSpec, ResolverSpec, RouteProtocol, RouteSpec, RouteType, RoutingTable,
+    TimeServerSpec,
 };
 use ichor_resource::value::{Ip, IpPrefix};
 use ipnet::IpNet;
 
+use super::OperatorSpecs;
 use crate::ids;
 use crate::source::cmdline::{address_spec, way_to};
 use crate::source::hostname::spec_of;
 
-/// Everything a lease brings.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct LeaseSpecs {
-    pub(crate) addresses: Vec<AddressSpec>,
-    pub(crate) links: Vec<LinkSpec>,
-    pub(crate) routes: Vec<RouteSpec>,
-    pub(crate) hostnames: Vec<HostnameSpec>,
-    pub(crate) resolvers: Vec<ResolverSpec>,
-    pub(crate) time_servers: Vec<TimeServerSpec>,
-}
-
 /// Reads a lease for a link. `take_hostname` is false where names of servers are not wanted.
-pub(crate) fn specs(link: &str, lease: &Lease, metric: u32, take_hostname: bool) -> LeaseSpecs {
+pub(super) fn specs(link: &str, lease: &Lease, metric: u32, take_hostname: bool) -> OperatorSpecs {
     let layer = ConfigLayer::Operator;
-    let mut found = LeaseSpecs {
+    let mut found = OperatorSpecs {
         addresses: vec![address_spec(link, lease.address.into(), metric, layer)],
         routes: routes(link, lease, metric),
-        ..LeaseSpecs::default()
+        ..OperatorSpecs::default()
     };
     if let Some(mtu) = lease.mtu {
         // No layer: a packet size that anybody else names counts more.
@@ -67,11 +57,13 @@ pub(crate) fn specs(link: &str, lease: &Lease, metric: u32, take_hostname: bool)
 }
 
 /// Reads a DHCPv6 lease for a link. It brings no routes: those come from router advertisements.
-pub(crate) fn specs6(link: &str, lease: &dhcp6::Lease, metric: u32, take_hostname: bool) -> LeaseSpecs {
+pub(super) fn specs6(link: &str, lease: &dhcp6::Lease, metric: u32, take_hostname: bool) -> OperatorSpecs {
     let layer = ConfigLayer::Operator;
     let prefix = IpNet::from(IpAddr::V6(lease.address));
-    let mut found =
-        LeaseSpecs { addresses: vec![address_spec(link, prefix, metric, layer)], ..LeaseSpecs::default() };
+    let mut found = OperatorSpecs {
+        addresses: vec![address_spec(link, prefix, metric, layer)],
+        ..OperatorSpecs::default()
+    };
     let name = lease.hostname.as_ref().filter(|_| take_hostname);
     found.hostnames.extend(name.and_then(|name| spec_of(name, layer).ok()));
     if !lease.dns.is_empty() {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ichor_containerd::Client;
+use ichor_cosi::State;
 use ichor_ctl_runtime::cri;
 use ichor_resource::cri::{ImageCacheConfig, ImageCacheStatus};
 use ichor_resource::files::EtcFileStatus;
@@ -13,7 +14,7 @@ use ichor_resource::network::NetworkStatus;
 use ichor_sys::cgroup::Limits;
 
 use crate::daemons::{exists, holds, own_group};
-use crate::node::Node;
+use crate::node::Host;
 use crate::services::spec::Hook;
 use crate::services::{Health, ProcessSpec, Run, ServiceSpec};
 
@@ -59,13 +60,13 @@ const PLACES: [Place; 14] = [
 ];
 
 /// The container runtime.
-pub fn service(node: &Node) -> ServiceSpec {
+pub fn service(host: &Host, state: &State) -> ServiceSpec {
     let mut env = vec!["PATH=/usr/bin:/usr/sbin:/bin:/sbin".to_owned(), "XDG_RUNTIME_DIR=/run".to_owned()];
     // Proxies, too: it is the one that pulls images.
-    env.extend(crate::environment::of(node));
+    env.extend(crate::environment::of(host, state));
     let process = ProcessSpec {
         path: CONTAINERD.to_owned(),
-        args: [CONTAINERD, "--address", &node.paths.containerd.to_string_lossy(), "--config", CONFIG]
+        args: [CONTAINERD, "--address", &host.paths.containerd.to_string_lossy(), "--config", CONFIG]
             .map(str::to_owned)
             .to_vec(),
         env,
@@ -74,24 +75,24 @@ pub fn service(node: &Node) -> ServiceSpec {
         oom_score_adj: -500,
         ..ProcessSpec::default()
     };
-    let client = Client::new(&node.paths.containerd);
+    let client = Client::new(&host.paths.containerd);
     let check = Health::new(Arc::new(move || {
         let client = client.clone();
         Box::pin(async move { client.serving().await.map_err(|status| status.message().to_owned()) })
     }));
     ServiceSpec {
         conditions: vec![
-            holds(&node.state, "network", "status", "network", |status: &NetworkStatus| {
+            holds(state, "network", "status", "network", |status: &NetworkStatus| {
                 status.address_ready && status.hostname_ready && status.etc_files_ready
             }),
-            exists::<EtcFileStatus>(&node.state, "files", cri::MERGED, "container runtime configuration"),
-            exists::<EtcFileStatus>(&node.state, "files", cri::BASE_SPEC, "base of containers"),
+            exists::<EtcFileStatus>(state, "files", cri::MERGED, "container runtime configuration"),
+            exists::<EtcFileStatus>(state, "files", cri::BASE_SPEC, "base of containers"),
             // Who pulls before the cache is ready pulls from elsewhere.
-            holds(&node.state, "cri", cri::IMAGE_CACHE, "image cache", |cache: &ImageCacheConfig| {
+            holds(state, "cri", cri::IMAGE_CACHE, "image cache", |cache: &ImageCacheConfig| {
                 matches!(cache.status, ImageCacheStatus::Disabled | ImageCacheStatus::Ready)
             }),
         ],
-        pre: Some(before(node.paths.ephemeral.clone())),
+        pre: Some(before(host.paths.ephemeral.clone())),
         health: Some(check),
         ..ServiceSpec::new("cri", Run::Process(process))
     }

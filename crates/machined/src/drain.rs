@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ichor_cosi::State;
 use ichor_kube::{Client, Limits};
 use ichor_resource::k8s::{NodeStatus, Nodename};
 use tracing::{info, warn};
-
-use crate::node::Node;
 
 /// What the kubelet proves itself with; a machine without never joined.
 const CERTIFICATE: &str = "/var/lib/kubelet/pki/kubelet-client-current.pem";
@@ -22,13 +21,13 @@ const CORDONED_MAX: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// When Kubernetes cannot be asked.
-pub async fn drain(node: &Node) -> Result<(), String> {
+pub async fn drain(state: &State) -> Result<(), String> {
     if !Path::new(CERTIFICATE).exists() {
         return Ok(());
     }
-    let Some(nodename) = node.state.find::<Nodename>("k8s", "nodename") else { return Ok(()) };
+    let Some(nodename) = state.find::<Nodename>("k8s", "nodename") else { return Ok(()) };
     let name = nodename.nodename.as_str();
-    let cordoned = node.state.wait_for::<NodeStatus>("k8s", name, |found| found.unschedulable);
+    let cordoned = state.wait_for::<NodeStatus>("k8s", name, |found| found.unschedulable);
     match tokio::time::timeout(CORDONED_MAX, cordoned).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => return Err(error.to_string()),

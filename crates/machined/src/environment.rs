@@ -1,9 +1,10 @@
 //! What the kernel command line and the configuration put into the environment of services.
 
+use ichor_cosi::State;
 use ichor_ctl::Configuration;
 use ichor_resource::config::MachineConfig;
 
-use crate::node::Node;
+use crate::node::Host;
 use crate::platform::Mode;
 use crate::services::{Run, ServiceSpec};
 
@@ -12,13 +13,13 @@ const PROXIES: [&str; 3] = ["http_proxy", "https_proxy", "no_proxy"];
 
 /// The environment as `NAME=value`, what comes later wins: `talos.environment` of the kernel command line, then
 /// `machine.env`.
-pub fn of(node: &Node) -> Vec<String> {
-    let given = match node.platform.mode {
+pub fn of(host: &Host, state: &State) -> Vec<String> {
+    let given = match host.platform.mode {
         // The command line of a container is its host's.
         Mode::Container => &[][..],
-        Mode::Metal | Mode::MetalAgent | Mode::Cloud => node.cmdline.all("talos.environment"),
+        Mode::Metal | Mode::MetalAgent | Mode::Cloud => host.cmdline.all("talos.environment"),
     };
-    let config = node.state.find::<MachineConfig>("config", MachineConfig::ACTIVE);
+    let config = state.find::<MachineConfig>("config", MachineConfig::ACTIVE);
     let documents = config.and_then(|config| Configuration::of(&config).ok());
     let machine = documents.as_ref().and_then(|documents| documents.root()?.machine.as_deref());
     let configured = machine.and_then(|machine| machine.env.0.as_ref()).into_iter().flatten();
@@ -40,7 +41,7 @@ fn merge<'a>(
 }
 
 /// The same service with the node's environment, proxies left out.
-pub fn with(mut service: ServiceSpec, node: &Node) -> ServiceSpec {
+pub fn with(mut service: ServiceSpec, host: &Host, state: &State) -> ServiceSpec {
     let process = match &mut service.run {
         Run::Process(process) => Some(process),
         Run::Container(container) => Some(&mut container.process),
@@ -51,7 +52,7 @@ pub fn with(mut service: ServiceSpec, node: &Node) -> ServiceSpec {
             let name = variable.split('=').next().unwrap_or_default().to_ascii_lowercase();
             PROXIES.contains(&name.as_str())
         };
-        let environment = of(node);
+        let environment = of(host, state);
         process.env.extend(environment.iter().filter(|variable| !proxy(variable)).cloned());
     }
     service

@@ -24,9 +24,9 @@ use ichor_sys::cgroup::Limits;
 use tonic::Code;
 
 use crate::daemons::{holds, own_group};
-use crate::node::Node;
+use crate::node::Host;
 use crate::services::spec::Plan;
-use crate::services::{Health, Run, ServiceSpec};
+use crate::services::{Health, Run, ServiceManager, ServiceSpec};
 
 pub use ichor_ctl_etcd::{ETCD, UID};
 
@@ -106,9 +106,30 @@ impl Data {
     }
 }
 
+/// The etcd member of this machine, for whoever acts on it. Cheap to clone.
+#[derive(Clone)]
+pub struct Member {
+    /// Resources of the node.
+    pub state: State,
+    /// The service manager that runs it.
+    pub services: ServiceManager,
+    /// What it does when it starts without data.
+    pub wanted: Wanted,
+    /// Its files.
+    pub data: Data,
+}
+
+impl Member {
+    /// The member of a node.
+    pub fn new(host: &Host, state: &State, services: &ServiceManager) -> Self {
+        let data = Data::below(&host.paths.ephemeral);
+        Self { state: state.clone(), services: services.clone(), wanted: Wanted::default(), data }
+    }
+}
+
 /// The member of a control plane.
-pub fn service(node: &Node) -> ServiceSpec {
-    let state = &node.state;
+pub fn service(member: &Member, environment: Vec<String>) -> ServiceSpec {
+    let state = &member.state;
     let limits = Limits {
         memory_low: Some(256 * MIB),
         swap_max: Some(0),
@@ -125,19 +146,14 @@ pub fn service(node: &Node) -> ServiceSpec {
             holds(state, "etcd", ETCD, "etcd spec", |_: &EtcdSpec| true),
         ],
         pre: Some(own_group(GROUP, limits)),
-        health: Some(health(node.etcd.clone())),
-        ..ServiceSpec::new(ETCD, Run::Planned(planned(node)))
+        health: Some(health(member.wanted.clone())),
+        ..ServiceSpec::new(ETCD, Run::Planned(planned(member, environment)))
     }
 }
 
-fn planned(node: &Node) -> Plan {
-    let planner = plan::Planner {
-        state: node.state.clone(),
-        services: node.services.clone(),
-        wanted: node.etcd.clone(),
-        data: Data::below(&node.paths.ephemeral),
-        environment: crate::environment::of(node),
-    };
+fn planned(member: &Member, environment: Vec<String>) -> Plan {
+    let Member { state, services, wanted, data } = member.clone();
+    let planner = plan::Planner { state, services, wanted, data, environment };
     Arc::new(move || {
         let planner = planner.clone();
         Box::pin(async move { planner.plan().await })

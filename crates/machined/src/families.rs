@@ -19,7 +19,7 @@ use crate::daemons::UDEVD;
 use crate::event_sink::EventsSinkController;
 use crate::events::{Events, Payload, Tail};
 use crate::kernel_log::NodeKernelLog;
-use crate::kubelet::{self, KubeletService};
+use crate::kubelet;
 use crate::node::Node;
 use crate::platform::Mode;
 use crate::trust::{self, SystemResolver, TrustClient};
@@ -41,29 +41,29 @@ pub enum FamilyError {
 
 /// Adds all families to the node's runtime.
 pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
-    let runtime = &node.controllers;
+    let runtime = &node.store.controllers;
     secrets(runtime)?;
     network(node)?;
     let stages = Stages::default();
-    tokio::spawn(follow_stages(node.events.clone(), stages.clone()));
+    tokio::spawn(follow_stages(node.journal.events.clone(), stages.clone()));
     let ports = ichor_ctl_runtime::Ports {
-        files: HostFiles::new("/", &node.paths.state),
+        files: HostFiles::new("/", &node.host.paths.state),
         root: "/".into(),
-        meta: node.meta.clone(),
-        sink: EventSink(node.events.clone()),
+        meta: node.store.meta.clone(),
+        sink: EventSink(node.journal.events.clone()),
         time: ichor_ctl_runtime::SystemClock { owned: ichor_sys::power::in_first_pid_namespace() },
         stages,
         version: version::COMPATIBLE_TAG.to_owned(),
-        cmdline: node.cmdline.to_string(),
-        platform: node.platform.name.clone(),
-        mode: validation_mode(&node.platform),
+        cmdline: node.host.cmdline.to_string(),
+        platform: node.host.platform.name.clone(),
+        mode: validation_mode(&node.host.platform),
         device_manager: Path::new(UDEVD).exists(),
         kubernetes: Path::new(KUBELET_RUNTIME).exists(),
     };
     ichor_ctl_runtime::register(runtime, ports)?;
     runtime.register(DirectoryVolumeController::new(vec![
-        ("STATE", node.paths.state.clone()),
-        ("EPHEMERAL", node.paths.ephemeral.clone()),
+        ("STATE", node.host.paths.state.clone()),
+        ("EPHEMERAL", node.host.paths.ephemeral.clone()),
     ]))?;
     shipping(node)?;
     let unified = ichor_sys::cgroup::Cgroups::detect(Path::new(ichor_sys::cgroup::MOUNT_POINT))
@@ -74,7 +74,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         &ichor_ctl_runtime::CriHost {
             etc: "/etc".into(),
             shadow: "/system/etc".into(),
-            profiles: node.paths.ephemeral.join("lib/kubelet/seccomp/profiles"),
+            profiles: node.host.paths.ephemeral.join("lib/kubelet/seccomp/profiles"),
             restrict_oom: ichor_sys::credentials::permitted()
                 .is_ok_and(|held| held & Capabilities::SYS_RESOURCE.bits() == 0),
             unified,
@@ -82,16 +82,15 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
     )?;
     let host = ichor_ctl_k8s::kubelet::Host {
         cgroup_root: "/".to_owned(),
-        protect_kernel: node.platform.mode != Mode::Container,
+        protect_kernel: node.host.platform.mode != Mode::Container,
         cgroup_v1: ichor_sys::cgroup::Cgroups::detect(Path::new(ichor_sys::cgroup::MOUNT_POINT))
             .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Split),
         shared: !ichor_sys::power::in_first_pid_namespace(),
     };
     ichor_ctl_k8s::register(runtime, host)?;
     if Path::new(KUBELET_RUNTIME).exists() {
-        let service = KubeletService::new(node);
         let ports = crate::kube::ports();
-        let kubelet = KubeletServiceController::new(service, "/", kubelet::MARK);
+        let kubelet = KubeletServiceController::new(node.kubelet.clone(), "/", kubelet::MARK);
         runtime.register(kubelet.requesting(ports.connect.clone()))?;
         ichor_ctl_k8s::api::register(runtime, &ports)?;
     }
@@ -102,25 +101,31 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
 
 /// What is sent to other machines.
 fn shipping(node: &Arc<Node>) -> Result<(), FamilyError> {
-    let (runtime, drain) = (&node.controllers, &node.shipping);
-    let kernel = match node.own_kernel_log {
+    let (runtime, drain) = (&node.store.controllers, &node.journal.shipping);
+    let kernel = match node.host.own_kernel_log {
         true => NodeKernelLog::Kernel,
-        false => NodeKernelLog::Ring(node.logs.ring(streams::KERNEL)),
+        false => NodeKernelLog::Ring(node.journal.logs.ring(streams::KERNEL)),
     };
     runtime.register(KmsgLogDeliveryController::new(kernel, drain.clone()))?;
-    runtime.register(LogDeliveryController::new(node.logs.clone(), drain.clone()))?;
-    runtime.register(LogPersistenceController::new(node.logs.clone(), node.paths.ephemeral.join("log")))?;
-    runtime.register(EventsSinkController::new(node.events.clone(), drain.clone()))?;
+    runtime.register(LogDeliveryController::new(node.journal.logs.clone(), drain.clone()))?;
+    runtime.register(LogPersistenceController::new(
+        node.journal.logs.clone(),
+        node.host.paths.ephemeral.join("log"),
+    ))?;
+    runtime.register(EventsSinkController::new(node.journal.events.clone(), drain.clone()))?;
     Ok(())
 }
 
 fn network(node: &Arc<Node>) -> Result<(), FamilyError> {
-    let events = node.events.clone();
-    let ports = ichor_ctl_network::Ports::system(&node.cmdline)?.on_addresses(move |hostname, addresses| {
-        events
-            .publish(machine::AddressEvent { hostname: hostname.to_owned(), addresses: addresses.to_vec() });
-    });
-    ichor_ctl_network::register(&node.controllers, ports)?;
+    let events = node.journal.events.clone();
+    let ports =
+        ichor_ctl_network::Ports::system(&node.host.cmdline)?.on_addresses(move |hostname, addresses| {
+            events.publish(machine::AddressEvent {
+                hostname: hostname.to_owned(),
+                addresses: addresses.to_vec(),
+            });
+        });
+    ichor_ctl_network::register(&node.store.controllers, ports)?;
     Ok(())
 }
 

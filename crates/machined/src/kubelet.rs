@@ -1,23 +1,21 @@
-//! The service `kubelet`: what it runs in, what it sees of the machine, how one sees that it is well.
+//! The service `kubelet`: the container it runs in, what of the machine it sees, its health check.
 
 use std::os::unix::fs::DirBuilderExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tracing::warn;
 
-use ichor_cosi::{State, StateError};
-use ichor_ctl_k8s::kubelet_service::KubeletPort;
-use ichor_resource::Phase;
-use ichor_resource::k8s::{ExtraMount, KubeletLifecycle, KubeletSpec};
+use ichor_cosi::State;
+use ichor_ctl_k8s::kubelet_service::{KubeletPort, KubeletRun};
+use ichor_resource::k8s::ExtraMount;
 use ichor_resource::network::NetworkStatus;
 use ichor_resource::time::TimeStatus;
 use ichor_sys::cgroup::Limits;
 
 use crate::daemons::{holds, own_group};
-use crate::node::Node;
+use crate::node::Host;
 use crate::services::spec::Plan;
 use crate::services::{
     ApiAccess, ContainerMount, ContainerSpec, Health, ProcessSpec, Run, ServiceManager, ServiceSpec,
@@ -26,7 +24,7 @@ use crate::services::{
 /// Service and resources are called so.
 pub const KUBELET: &str = "kubelet";
 
-/// What the running kubelet was started with; gone after a reboot.
+/// The mark of the plan that the running kubelet was started with; gone after a reboot.
 pub const MARK: &str = "/system/run/kubelet/started-with";
 
 const GROUP: &str = "podruntime/kubelet";
@@ -67,48 +65,93 @@ enum Show {
     SharedReadOnly,
 }
 
-/// The kubelet; its controller starts it.
-pub fn service(node: &Node) -> ServiceSpec {
-    let state = &node.state;
-    let limits = Limits {
-        memory_min: Some(96 * MIB),
-        memory_low: Some(192 * MIB),
-        swap_max: Some(0),
-        millicores: Some(1000),
-        ..Limits::default()
-    };
-    ServiceSpec {
-        depends: vec!["cri".to_owned()],
-        conditions: vec![
-            holds(state, "runtime", "node", "time sync", |status: &TimeStatus| status.synced),
-            holds(state, "network", "status", "network", |status: &NetworkStatus| {
-                status.address_ready && status.hostname_ready && status.etc_files_ready
+/// The kubelet of this machine: its service, and what it is to run. Its controller decides when. Cheap to clone.
+#[derive(Clone)]
+pub struct Kubelet {
+    host: Host,
+    state: State,
+    services: ServiceManager,
+    /// What the controller read when it last started the service.
+    planned: Arc<Mutex<Option<KubeletRun>>>,
+}
+
+impl Kubelet {
+    /// The kubelet of a node.
+    pub fn new(host: &Host, state: &State, services: &ServiceManager) -> Self {
+        let planned = Arc::default();
+        Self { host: host.clone(), state: state.clone(), services: services.clone(), planned }
+    }
+
+    /// The service; its controller starts it.
+    pub fn service(&self) -> ServiceSpec {
+        let state = &self.state;
+        let limits = Limits {
+            memory_min: Some(96 * MIB),
+            memory_low: Some(192 * MIB),
+            swap_max: Some(0),
+            millicores: Some(1000),
+            ..Limits::default()
+        };
+        ServiceSpec {
+            depends: vec!["cri".to_owned()],
+            conditions: vec![
+                holds(state, "runtime", "node", "time sync", |status: &TimeStatus| status.synced),
+                holds(state, "network", "status", "network", |status: &NetworkStatus| {
+                    status.address_ready && status.hostname_ready && status.etc_files_ready
+                }),
+            ],
+            pre: Some(own_group(GROUP, limits)),
+            health: Some(Health {
+                initial: Duration::from_secs(2),
+                ..Health::new(Arc::new(|| Box::pin(healthy())))
             }),
-        ],
-        pre: Some(own_group(GROUP, limits)),
-        health: Some(Health {
-            initial: Duration::from_secs(2),
-            ..Health::new(Arc::new(|| Box::pin(healthy())))
-        }),
-        api: ApiAccess { start: true, restart: true, stop: false },
-        ..ServiceSpec::new(KUBELET, Run::Planned(plan(state.clone(), crate::environment::of(node))))
+            api: ApiAccess { start: true, restart: true, stop: false },
+            ..ServiceSpec::new(KUBELET, Run::Planned(self.plan()))
+        }
+    }
+
+    /// What the service runs: what its controller planned, whoever starts it.
+    fn plan(&self) -> Plan {
+        let kubelet = self.clone();
+        Arc::new(move || {
+            let planned = kubelet.planned().clone();
+            let environment = crate::environment::of(&kubelet.host, &kubelet.state);
+            Box::pin(async move {
+                let planned =
+                    planned.ok_or("the kubelet has no specification yet; it starts when it has one")?;
+                let container = container(&planned, environment)?;
+                let sources = planned.extra_mounts.into_iter().map(|mount| mount.source);
+                let make = move || sources.into_iter().try_for_each(|source| make(&source));
+                tokio::task::spawn_blocking(make).await.map_err(|error| error.to_string())??;
+                Ok(Run::Container(container))
+            })
+        })
+    }
+
+    fn planned(&self) -> MutexGuard<'_, Option<KubeletRun>> {
+        self.planned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reads the specification at every start.
-fn plan(state: State, environment: Vec<String>) -> Plan {
-    Arc::new(move || {
-        let (state, environment) = (state.clone(), environment.clone());
-        Box::pin(async move {
-            let spec = state.get::<KubeletSpec>("k8s", KUBELET).map_err(|error| error.to_string())?;
-            let container = container(&spec, environment)?;
-            let sources: Vec<String> = spec.extra_mounts.iter().map(|mount| mount.source.clone()).collect();
-            let made =
-                tokio::task::spawn_blocking(move || sources.iter().try_for_each(|source| make(source)));
-            made.await.map_err(|error| error.to_string())??;
-            Ok(Run::Container(container))
-        })
-    })
+impl KubeletPort for Kubelet {
+    fn is_inherited(&self) -> bool {
+        self.services.is_inherited(KUBELET)
+    }
+
+    fn start(&self, run: &KubeletRun) -> Result<(), String> {
+        *self.planned() = Some(run.clone());
+        self.services.load(self.service());
+        self.services.start(KUBELET).map_err(|error| error.to_string())
+    }
+
+    async fn stop(&self) -> Result<(), String> {
+        self.services.load(self.service());
+        if self.is_inherited() {
+            // Adopted first: whoever stops it has to see its exit.
+            self.services.start(KUBELET).map_err(|error| error.to_string())?;
+        }
+        self.services.stop(KUBELET).await.map_err(|error| error.to_string())
+    }
 }
 
 fn make(source: &str) -> Result<(), String> {
@@ -119,7 +162,8 @@ fn make(source: &str) -> Result<(), String> {
     }
 }
 
-fn container(spec: &KubeletSpec, environment: Vec<String>) -> Result<ContainerSpec, String> {
+/// The container of a kubelet. Pure.
+fn container(spec: &KubeletRun, environment: Vec<String>) -> Result<ContainerSpec, String> {
     let mut args = vec![PROGRAM.to_owned()];
     args.extend(spec.args.iter().cloned());
     let mount = |(source, target, show): &(&str, &str, Show)| ContainerMount {
@@ -189,52 +233,20 @@ fn judge(answer: &[u8]) -> Result<(), String> {
     }
 }
 
-/// The service as its controller sees it.
-pub struct KubeletService {
-    services: ServiceManager,
-    state: State,
-    spec: ServiceSpec,
-}
-
-impl KubeletService {
-    /// The service of a node.
-    pub fn new(node: &Node) -> Self {
-        Self { services: node.services.clone(), state: node.state.clone(), spec: service(node) }
-    }
-}
-
-impl KubeletPort for KubeletService {
-    fn is_inherited(&self) -> bool {
-        self.services.is_inherited(KUBELET)
-    }
-
-    fn start(&self) -> Result<(), String> {
-        match self.state.create("k8s", KUBELET, KubeletLifecycle {}, "") {
-            Ok(_) | Err(StateError::AlreadyExists(_)) => {}
-            Err(error) => warn!(%error, "the life of the kubelet is not told"),
-        }
-        // A machine that stops its pods does not start them again.
-        let ending = self.state.find::<KubeletLifecycle>("k8s", KUBELET);
-        if ending.is_some_and(|found| found.meta().phase() == Phase::TearingDown) {
-            return Ok(());
-        }
-        self.services.load(self.spec.clone());
-        self.services.start(KUBELET).map_err(|error| error.to_string())
-    }
-
-    async fn stop(&self) -> Result<(), String> {
-        self.services.load(self.spec.clone());
-        if self.is_inherited() {
-            // Taken over first: who stops it has to see its end.
-            self.services.start(KUBELET).map_err(|error| error.to_string())?;
-        }
-        self.services.stop(KUBELET).await.map_err(|error| error.to_string())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use ichor_observe::LogManager;
+    use ichor_resource::k8s::KubeletSpec;
+    use ichor_types::Cmdline;
+
     use super::*;
+    use crate::events::Events;
+    use crate::node::Paths;
+    use crate::platform::{Mode, Platform};
+    use crate::services::port::SpawnError;
+    use crate::services::{BoxFuture, Process, ProcessPort};
 
     #[test]
     fn the_kubelet_sees_the_machine_and_what_the_user_adds() {
@@ -245,11 +257,10 @@ mod tests {
             options: ["bind", "rshared", "ro"].map(str::to_owned).to_vec(),
             ..ExtraMount::default()
         };
-        let spec = KubeletSpec {
+        let spec = KubeletRun {
             image: "ghcr.io/siderolabs/kubelet:v1.35.0".into(),
             args: vec!["--v=2".into()],
             extra_mounts: vec![extra.clone()],
-            ..KubeletSpec::default()
         };
         let container = container(&spec, vec!["A=1".into()]).unwrap();
         assert_eq!(container.process.args, [PROGRAM, "--v=2"]);
@@ -260,6 +271,53 @@ mod tests {
         assert!(run.source == "/run" && run.shared && !run.read_only);
         let tmpfs = ExtraMount { r#type: "tmpfs".into(), options: Vec::new(), ..extra };
         assert!(extra_mount(&tmpfs).unwrap_err().contains("only bind mounts"));
+    }
+
+    struct NoProcesses;
+
+    impl ProcessPort for NoProcesses {
+        fn spawn(&self, _: &str, _: &ProcessSpec) -> BoxFuture<'static, Result<Process, SpawnError>> {
+            Box::pin(std::future::ready(Err(SpawnError { reason: "not here".to_owned() })))
+        }
+
+        fn signal(&self, _: u64, _: i32) {}
+
+        fn release(&self, _: u64) {}
+    }
+
+    #[tokio::test]
+    async fn the_service_runs_what_its_controller_planned() {
+        let (state, _clock) = ichor_testkit::state();
+        let (logs, runtime) = (LogManager::new(), tokio::runtime::Handle::current());
+        let port = Arc::new(NoProcesses);
+        let services = ServiceManager::new(Events::default(), logs, port, BTreeMap::new(), runtime);
+        let host = Host {
+            platform: Platform { name: "metal".to_owned(), mode: Mode::Metal },
+            cmdline: Cmdline::parse("talos.environment=A=1"),
+            paths: Paths::default(),
+            own_kernel_log: false,
+        };
+        let kubelet = Kubelet::new(&host, &state, &services);
+        let Run::Planned(plan) = kubelet.service().run else { panic!("planned at every start") };
+        assert!(plan().await.err().unwrap().contains("no specification yet"));
+
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("a/b");
+        let extra = ExtraMount {
+            destination: "/data".into(),
+            r#type: "bind".into(),
+            source: source.to_string_lossy().into_owned(),
+            ..ExtraMount::default()
+        };
+        let run =
+            KubeletRun { image: "kubelet:1".into(), args: vec!["--v=2".into()], extra_mounts: vec![extra] };
+        *kubelet.planned() = Some(run.clone());
+        // What the state says by now is for the next start.
+        let later = KubeletSpec { image: "kubelet:2".into(), ..KubeletSpec::default() };
+        state.create("k8s", KUBELET, later, "").unwrap();
+        let Ok(Run::Container(found)) = plan().await else { panic!("a container") };
+        assert_eq!(found, container(&run, vec!["A=1".into()]).unwrap());
+        assert!(source.is_dir(), "sources of extra mounts are created");
     }
 
     #[test]

@@ -14,8 +14,10 @@ use ichor_types::Cmdline;
 use tokio::runtime::Handle;
 
 use crate::audit::Audit;
+use crate::etcd::Member;
 use crate::events::Events;
 use crate::images::Images;
+use crate::kubelet::Kubelet;
 use crate::meta;
 use crate::platform::Platform;
 use crate::sequencer::Sequencer;
@@ -52,6 +54,11 @@ impl Paths {
         self.run.join("machined/machine.sock")
     }
 
+    /// The gateway, for the node's own calls.
+    pub fn gateway_socket(&self) -> PathBuf {
+        self.run.join("apid/apid.sock")
+    }
+
     /// A containerd of the node's own containers, where there is a second one.
     pub fn system_containerd(&self) -> PathBuf {
         self.run.join("containerd/containerd.sock")
@@ -63,38 +70,70 @@ impl Paths {
     }
 }
 
-/// A running node, as its API and its tasks see it.
-pub struct Node {
-    /// Where it runs.
+/// Where a node runs: what does not change while it does.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// The platform.
     pub platform: Platform,
     /// What the kernel was told.
     pub cmdline: Cmdline,
     /// Its directories.
     pub paths: Paths,
+    /// Whether the kernel log is this node's own; in a sandbox it is the host's.
+    pub own_kernel_log: bool,
+}
+
+/// What a node knows and keeps.
+#[derive(Clone)]
+pub struct Store {
     /// All resources.
     pub state: State,
     /// All controllers.
     pub controllers: Runtime,
+    /// The writer of the configuration.
+    pub config: ConfigStore,
+    /// The few values that outlive everything else.
+    pub meta: Meta,
+}
+
+/// What a node reports about itself.
+#[derive(Clone)]
+pub struct Journal {
     /// What happened.
     pub events: Events,
     /// What was written.
     pub logs: LogManager,
     /// Who called what.
     pub audit: Audit,
-    /// What runs.
-    pub services: ServiceManager,
-    /// What is being done.
-    pub sequencer: Sequencer,
-    /// The writer of the configuration.
-    pub config: ConfigStore,
-    /// What the etcd member does when it starts without data.
-    pub etcd: crate::etcd::Wanted,
     /// What is on its way to receivers of logs and events.
     pub shipping: Drain,
-    /// The few values that outlive everything else.
-    pub meta: Meta,
-    /// Whether the kernel log is this node's own; in a sandbox it is the host's.
-    pub own_kernel_log: bool,
+}
+
+/// Starts, stops and resets of the whole machine.
+#[derive(Clone)]
+pub struct Power {
+    /// What is being done.
+    pub sequencer: Sequencer,
+    /// Whether this node may end the machine; in somebody else's container it may not.
+    pub is_owned: bool,
+}
+
+/// A running node, by capability. Its API and its tasks are handed the parts they need.
+pub struct Node {
+    /// Where it runs.
+    pub host: Host,
+    /// What it knows and keeps.
+    pub store: Store,
+    /// What it reports.
+    pub journal: Journal,
+    /// What runs.
+    pub services: ServiceManager,
+    /// How it ends.
+    pub power: Power,
+    /// Its etcd member.
+    pub etcd: Member,
+    /// Its kubelet.
+    pub kubelet: Kubelet,
 }
 
 /// What a node is put together from.
@@ -140,23 +179,25 @@ impl NodeParts {
         let disk = Arc::new(StateDir::new(&self.paths.state));
         let config = ConfigStore::new(state.clone(), disk, runtime.clone());
         let meta = Meta::new(state.clone(), self.paths.state.join(META_FILE), runtime);
-        let run = self.paths.run.clone();
-        let node = Arc::new(Node {
+        let host = Host {
             platform: self.platform,
             cmdline: self.cmdline,
             paths: self.paths,
-            controllers: Runtime::new(state.clone()),
-            state,
-            events,
-            audit: Audit::kept(&self.logs, &run),
-            logs: self.logs,
-            services,
-            sequencer,
-            config,
-            etcd: crate::etcd::Wanted::default(),
-            shipping: Drain::default(),
-            meta,
             own_kernel_log: self.own_kernel_log,
+        };
+        let node = Arc::new(Node {
+            etcd: Member::new(&host, &state, &services),
+            kubelet: Kubelet::new(&host, &state, &services),
+            power: Power { sequencer, is_owned: host.platform.mode.owns_power() },
+            journal: Journal {
+                events,
+                audit: Audit::kept(&self.logs, &host.paths.run),
+                logs: self.logs,
+                shipping: Drain::default(),
+            },
+            store: Store { controllers: Runtime::new(state.clone()), state, config, meta },
+            services,
+            host,
         });
         tasks.attach(&node);
         Ok(node)

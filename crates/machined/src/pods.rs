@@ -1,16 +1,18 @@
-//! The end of a machine's pods: its kubelet lets go of them, then the runtime stops them.
+//! Stops the pods of a machine: first its kubelet, then, through the container runtime, the pods.
 
+use std::path::Path;
 use std::time::Duration;
 
 use ichor_containerd::Client;
-use ichor_cosi::StateError;
+use ichor_cosi::{State, StateError};
+use ichor_ctl_k8s::kubelet_service::OWNER;
 use ichor_resource::k8s::KubeletLifecycle;
 use tracing::{info, warn};
 
 use crate::kubelet::KUBELET;
-use crate::node::Node;
+use crate::services::ServiceManager;
 
-/// Those who hold the kubelet back, as one who has a shared address, get this long.
+/// Holders of finalizers, such as an operator of a virtual address, get this long.
 const HELD_MAX: Duration = Duration::from_secs(30);
 
 /// All pods together may take this long.
@@ -20,39 +22,43 @@ const STOP_MAX: Duration = Duration::from_secs(3 * 60);
 ///
 /// # Errors
 /// When pods are left.
-pub async fn stop(node: &Node, remove: bool) -> Result<(), String> {
-    if tokio::time::timeout(HELD_MAX, let_go(node)).await.is_err() {
-        warn!("the kubelet is still held, and stops now");
+pub async fn stop(
+    state: &State,
+    services: &ServiceManager,
+    containerd: &Path,
+    remove: bool,
+) -> Result<(), String> {
+    if tokio::time::timeout(HELD_MAX, release(state)).await.is_err() {
+        warn!("kubelet lifecycle still has finalizers; stopping the kubelet now");
     }
-    if node.services.ids().iter().any(|id| id == KUBELET)
-        && let Err(error) = node.services.stop(KUBELET).await
+    if services.ids().iter().any(|id| id == KUBELET)
+        && let Err(error) = services.stop(KUBELET).await
     {
-        warn!(%error, "pods are stopped beside a kubelet that runs");
+        warn!(%error, "kubelet not stopped; stopping its pods nevertheless");
     }
-    if !node.paths.containerd.exists() {
+    if !containerd.exists() {
         return Ok(());
     }
     info!(remove, "stopping all pods");
-    match tokio::time::timeout(STOP_MAX, Client::new(&node.paths.containerd).stop_pods(remove)).await {
+    match tokio::time::timeout(STOP_MAX, Client::new(containerd).stop_pods(remove)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(status)) => Err(format!("stop pods: {}", status.message())),
         Err(_) => Err(format!("pods are left after {} s", STOP_MAX.as_secs())),
     }
 }
 
-/// Announces the end of the kubelet and waits until nobody minds. It is not started again after this.
-async fn let_go(node: &Node) {
-    let ended = match node.state.teardown::<KubeletLifecycle>("k8s", KUBELET, "") {
+/// Tears the lifecycle of the kubelet down and waits for its finalizers. It is not started again after this.
+async fn release(state: &State) {
+    let ended = match state.teardown::<KubeletLifecycle>("k8s", KUBELET, OWNER) {
         Ok(true) | Err(StateError::NotFound(_)) => Ok(()),
         Ok(false) => {
-            let free = node
-                .state
+            let free = state
                 .wait_for::<KubeletLifecycle>("k8s", KUBELET, |found| found.meta().finalizers().is_empty());
             free.await.map(drop)
         }
         Err(error) => Err(error),
     };
     if let Err(error) = ended {
-        warn!(%error, "the end of the kubelet is not announced");
+        warn!(%error, "kubelet lifecycle not torn down");
     }
 }

@@ -21,7 +21,7 @@ use ichor_wire::machine::task_event::Action;
 use crate::api::configuration::{validate, validation_mode};
 use crate::download::{self, Facts};
 use crate::events::Events;
-use crate::node::Node;
+use crate::node::Host;
 use crate::platform::{Mode as PlatformMode, Platform};
 
 /// A configuration that is part of the image.
@@ -47,12 +47,12 @@ pub struct NodeSources {
 
 impl NodeSources {
     /// The sources of this node.
-    pub fn new(node: &Node) -> Self {
+    pub fn new(host: &Host, events: &Events, state: &State) -> Self {
         Self {
-            platform: node.platform.clone(),
-            cmdline: node.cmdline.clone(),
-            events: node.events.clone(),
-            state: node.state.clone(),
+            platform: host.platform.clone(),
+            cmdline: host.cmdline.clone(),
+            events: events.clone(),
+            state: state.clone(),
         }
     }
 

@@ -230,17 +230,18 @@ impl Machine {
         let _ = serving.set(Arc::clone(&node));
         register_controllers(&node, &self.api).map_err(StartError::Register)?;
         let prism = KeptListener::new(self.supervisor.clone(), sockets.take(prism::KEPT));
-        node.controllers
+        node.store
+            .controllers
             .register(KubePrismController::new(prism))
             .map_err(|error| StartError::Register(error.to_string()))?;
         for (daemon, uid, readable) in [("apid", APID_UID, FOR_APID), ("trustd", TRUSTD_UID, FOR_TRUSTD)] {
             serve_daemon_state(&node, &sockets, &self.api, daemon, uid, readable);
         }
-        if node.own_kernel_log {
-            tokio::spawn(streams::keep_kernel_log(node.logs.ring(streams::KERNEL)));
+        if node.host.own_kernel_log {
+            tokio::spawn(streams::keep_kernel_log(node.journal.logs.ring(streams::KERNEL)));
         }
         tokio::task::spawn_blocking(daemons::make_groups_ahead);
-        let running = node.controllers.clone();
+        let running = node.store.controllers.clone();
         tokio::spawn(async move { running.run(std::future::pending()).await });
         tokio::spawn(trim_memory());
         tokio::spawn(heed_power(Arc::clone(&node), power_requests));
@@ -257,25 +258,26 @@ impl Machine {
 /// Initialize, install, the gateway, boot. What goes wrong is told by events.
 async fn boot(node: &Arc<Node>, program: &str) {
     for request in [Request::Initialize, Request::Install] {
-        if let Err(error) = node.sequencer.run(request, false, "").await {
+        if let Err(error) = node.power.sequencer.run(request, false, "").await {
             if matches!(error, SequenceError::Canceled { .. }) {
                 info!("the start was taken over by another sequence");
             }
             return;
         }
     }
-    node.services.load(crate::environment::with(daemons::apid(program, &node.state), node));
+    let state = &node.store.state;
+    node.services.load(crate::environment::with(daemons::apid(program, state), &node.host, state));
     if let Err(error) = node.services.start("apid") {
         error!(%error, "apid does not start");
     }
     // A failure is in the events, and whoever watches them acts on it.
-    let _ = node.sequencer.run(Request::Boot, false, "").await;
+    let _ = node.power.sequencer.run(Request::Boot, false, "").await;
 }
 
 /// Ends when a sequence failed for good.
 fn watch_for_fatal(node: &Arc<Node>) -> impl Future<Output = ()> + use<> {
-    let mut watch = node.events.watch(&Tail::None, None);
-    let events = node.events.clone();
+    let mut watch = node.journal.events.watch(&Tail::None, None);
+    let events = node.journal.events.clone();
     async move {
         let mut restarting = false;
         loop {
@@ -299,7 +301,7 @@ fn watch_for_fatal(node: &Arc<Node>) -> impl Future<Output = ()> + use<> {
 }
 
 async fn emergency(node: &Node, supervisor: &Supervisor, tasks: &NodeTasks) {
-    if node.cmdline.first("panic") == Some("0") {
+    if node.host.cmdline.first("panic") == Some("0") {
         error!("a sequence failed; staying as it is because of panic=0");
         return std::future::pending().await;
     }
@@ -312,8 +314,8 @@ async fn emergency(node: &Node, supervisor: &Supervisor, tasks: &NodeTasks) {
 async fn heed_power(node: Arc<Node>, mut requests: mpsc::Receiver<PowerRequest>) {
     while let Some(request) = requests.recv().await {
         match request {
-            PowerRequest::Shutdown => node.sequencer.start(Request::Shutdown { force: true }, true, ""),
-            PowerRequest::Reboot => node.sequencer.start(Request::Reboot { force: false }, true, ""),
+            PowerRequest::Shutdown => node.power.sequencer.start(Request::Shutdown { force: true }, true, ""),
+            PowerRequest::Reboot => node.power.sequencer.start(Request::Reboot { force: false }, true, ""),
         }
     }
 }
@@ -371,7 +373,7 @@ fn serve_task(sockets: Arc<Sockets>, api: Handle) -> (Arc<OnceLock<Arc<Node>>>, 
         let (sockets, api) = (Arc::clone(&sockets), api.clone());
         Box::pin(async move {
             let Some(node) = node else { return Err("the node is gone".to_owned()) };
-            let path = node.paths.machine_socket();
+            let path = node.host.paths.machine_socket();
             let served = api.spawn(async move {
                 let listener = sockets
                     .listener("machine.sock", &path, Access::owned_by(APID_UID))
@@ -395,8 +397,8 @@ fn serve_daemon_state(
     uid: u32,
     readable: &'static [Readable],
 ) {
-    let path = node.paths.runtime_socket(daemon);
-    let (sockets, state, audit) = (Arc::clone(sockets), node.state.clone(), node.audit.clone());
+    let path = node.host.paths.runtime_socket(daemon);
+    let (sockets, state, audit) = (Arc::clone(sockets), node.store.state.clone(), node.journal.audit.clone());
     api.spawn(async move {
         let listener = sockets
             .listener(&format!("{daemon}.runtime"), &path, Access::owned_by(uid))
@@ -410,10 +412,10 @@ fn serve_daemon_state(
 
 /// Everything that turns resources into other resources.
 fn register_controllers(node: &Arc<Node>, api: &Handle) -> Result<(), String> {
-    let runtime = &node.controllers;
+    let runtime = &node.store.controllers;
     let text = |error: ichor_cosi::RegisterError| error.to_string();
-    let sources = NodeSources::new(node);
-    runtime.register(AcquireController::new(sources, node.config.clone())).map_err(text)?;
+    let sources = NodeSources::new(&node.host, &node.journal.events, &node.store.state);
+    runtime.register(AcquireController::new(sources, node.store.config.clone())).map_err(text)?;
     runtime.register(MachineTypeController).map_err(text)?;
     runtime.register(ServiceController::new(node.services.clone())).map_err(text)?;
     runtime.register(MaintenanceConfigController).map_err(text)?;

@@ -114,7 +114,7 @@ async fn a_hundred_unfinished_maximal_bodies_neither_fill_memory_nor_hold_up_oth
     // What an earlier test freed would hide what this one takes.
     ichor_sys::memory::trim();
     let before = anonymous_memory();
-    let socket = bench.node.paths.machine_socket();
+    let socket = bench.node.host.paths.machine_socket();
     let attack = Attack::start(32 * MIB, || async { UnixStream::connect(&socket).await.unwrap() }).await;
     let (growth, longest) = observe(before, || async {
         let reply = bench.machine().version(bench.as_reader(())).await.unwrap();

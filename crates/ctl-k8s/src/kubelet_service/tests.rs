@@ -1,17 +1,24 @@
 //! The kubelet's files in a directory, and a service that only takes notes.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ichor_pki::{Authority, KeyAlgorithm, Leaf};
+use ichor_pki::{Authority, CertInfo, KeyAlgorithm, Leaf, check};
 use ichor_resource::value::{Object, PemCertificate};
 use ichor_testkit::Harness;
 
+use serde_json::json;
+
+use super::plan::{KUBERNETES, OWN};
 use super::*;
 
 #[derive(Clone, Default)]
 struct Service {
     told: Arc<Mutex<Vec<&'static str>>>,
+    /// What it was last started with.
+    run: Arc<Mutex<KubeletRun>>,
     inherited: bool,
 }
 
@@ -20,8 +27,9 @@ impl KubeletPort for Service {
         self.inherited
     }
 
-    fn start(&self) -> Result<(), String> {
+    fn start(&self, run: &KubeletRun) -> Result<(), String> {
         self.told.lock().unwrap().push("start");
+        *self.run.lock().unwrap() = run.clone();
         Ok(())
     }
 
@@ -72,6 +80,15 @@ fn machine() -> (tempfile::TempDir, PathBuf) {
     (dir, root)
 }
 
+fn files(root: &std::path::Path) -> Files {
+    Files::new(root.to_owned(), root.join("run/mark"))
+}
+
+fn clean(root: &std::path::Path, plan: &Plan, issuer: Option<&Issuer>, now: jiff::Timestamp) {
+    let controller = KubeletServiceController::new(Service::default(), root, root.join("run/mark"));
+    controller.clean(plan, issuer, now).unwrap();
+}
+
 fn json_file(path: PathBuf) -> Json {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
@@ -98,6 +115,8 @@ async fn the_kubelet_starts_once_for_every_change() {
     state.modify::<KubeletSpec>("k8s", KUBELET, "", |spec| spec.args.push("--v=4".into())).unwrap();
     harness.reconcile().await.unwrap();
     assert_eq!(*service.told.lock().unwrap(), ["stop", "start", "stop", "start"]);
+    let expected = KubeletRun { image: "kubelet:1".into(), args: vec!["--v=4".into()], ..Default::default() };
+    assert_eq!(*service.run.lock().unwrap(), expected, "the service runs what the controller has read");
 
     let bootstrap = json_file(root.join("etc/kubernetes/bootstrap-kubeconfig"));
     assert_eq!(bootstrap["users"][0]["user"]["token"], "abcdef.0123456789abcdef");
@@ -174,7 +193,7 @@ fn a_certificate_stays_while_its_name_and_its_authority_do() {
         let kubeconfig = root.join("etc/kubernetes/kubeconfig-kubelet");
         fs::write(&pem, client(&old, name)).unwrap();
         fs::write(&kubeconfig, "server: https://elsewhere").unwrap();
-        Plan::of(&spec(json!({})), &secret(&accepted)).clean(&root, None, when).unwrap();
+        clean(&root, &Plan::of(&spec(json!({})), &secret(&accepted)), None, when);
         assert_eq!(pem.exists(), stays, "{case}");
         assert_eq!(kubeconfig.exists(), stays, "{case}");
         if stays {
@@ -210,11 +229,11 @@ fn the_state_of_another_cpu_policy_and_certificates_it_signed_itself_go() {
             fs::write(own.join(name), "x").unwrap();
         }
         let config = new.map_or(json!({}), |policy| json!({ "cpuManagerPolicy": policy }));
-        Plan::of(&spec(config), &secret(&[&ca])).clean(&root, None, now()).unwrap();
+        clean(&root, &Plan::of(&spec(config), &secret(&[&ca])), None, now());
         assert_eq!(own.join("cpu_manager_state").exists(), stays, "{old} {new:?}");
         assert!(!own.join("pki/kubelet.crt").exists() && !own.join("pki/kubelet.key").exists());
         assert!(own.join("pki/other").exists());
-        Plan::of(&spec(json!({})), &secret(&[&ca])).clean(&root, None, now()).unwrap();
+        clean(&root, &Plan::of(&spec(json!({})), &secret(&[&ca])), None, now());
     }
 }
 
@@ -225,9 +244,9 @@ fn files_of_credential_providers_come_and_go() {
     let path = root.join("etc/kubernetes/kubelet-credentialproviderconfig.yaml");
     let Json::Object(providers) = json!({ "providers": [] }) else { unreachable!() };
     let with = KubeletSpec { credential_provider_config: Object(providers), ..spec(json!({})) };
-    Plan::of(&with, &secret(&[&ca])).write(&root).unwrap();
+    files(&root).apply(&Plan::of(&with, &secret(&[&ca])).prepare()).unwrap();
     assert_eq!(json_file(path.clone())["providers"], json!([]));
-    Plan::of(&spec(json!({})), &secret(&[&ca])).write(&root).unwrap();
+    files(&root).apply(&Plan::of(&spec(json!({})), &secret(&[&ca])).prepare()).unwrap();
     assert!(!path.exists());
 }
 
@@ -355,7 +374,7 @@ fn a_certificate_that_is_there_is_not_signed_again() {
     let held = client(&ca, "system:node:node-1");
     fs::write(&pem, &held).unwrap();
     let issuer = Issuer::of(Some(&root_secret(&ca)));
-    Plan::of(&spec(json!({})), &secret(&[&ca])).clean(&root, issuer.as_ref(), now()).unwrap();
+    clean(&root, &Plan::of(&spec(json!({})), &secret(&[&ca])), issuer.as_ref(), now());
     assert_eq!(fs::read(&pem).unwrap(), held);
     let worker = KubernetesRootSecret::default();
     assert!(Issuer::of(Some(&worker)).is_none() && Issuer::of(None).is_none());
@@ -365,7 +384,7 @@ fn a_certificate_that_is_there_is_not_signed_again() {
 fn worker(
     root: &Path,
     service: &Service,
-    server: &ichor_kube::fake::Server,
+    server: &ichor_testkit::kube::Server,
 ) -> (ichor_cosi::State, Harness<KubeletServiceController<Service>>, Authority) {
     let (state, clock) = ichor_testkit::state();
     clock.set(ichor_resource::Nanos(now().as_nanosecond().try_into().unwrap()));
@@ -384,7 +403,7 @@ fn worker(
 #[tokio::test(start_paused = true)]
 async fn the_kubelet_of_a_worker_starts_with_a_certificate() {
     let (_dir, root) = machine();
-    let (service, server) = (Service::default(), ichor_kube::fake::Server::new());
+    let (service, server) = (Service::default(), ichor_testkit::kube::Server::new());
     let (_state, mut harness, ca) = worker(&root, &service, &server);
     harness.reconcile().await.unwrap();
     assert!(service.told.lock().unwrap().is_empty(), "there is no certificate yet");
@@ -423,7 +442,7 @@ async fn the_kubelet_of_a_worker_starts_with_a_certificate() {
 #[tokio::test(start_paused = true)]
 async fn without_an_api_the_kubelet_of_a_worker_starts_after_a_minute() {
     let (_dir, root) = machine();
-    let (service, server) = (Service::default(), ichor_kube::fake::Server::new());
+    let (service, server) = (Service::default(), ichor_testkit::kube::Server::new());
     server.set_down(true);
     let (_state, mut harness, _ca) = worker(&root, &service, &server);
     harness.reconcile().await.unwrap();
@@ -439,10 +458,68 @@ async fn without_an_api_the_kubelet_of_a_worker_starts_after_a_minute() {
 #[tokio::test]
 async fn static_pods_of_a_worker_do_not_wait_for_an_api() {
     let (_dir, root) = machine();
-    let (service, server) = (Service::default(), ichor_kube::fake::Server::new());
+    let (service, server) = (Service::default(), ichor_testkit::kube::Server::new());
     server.set_down(true);
     let (state, mut harness, _ca) = worker(&root, &service, &server);
     state.create("k8s", "default-nginx", StaticPod::default(), "").unwrap();
     harness.reconcile().await.unwrap();
     assert_eq!(*service.told.lock().unwrap(), ["stop", "start"]);
+}
+
+#[tokio::test]
+async fn a_kubelet_that_is_being_torn_down_is_not_started_again() {
+    let (_dir, root) = machine();
+    let (state, _clock) = ichor_testkit::state();
+    let service = Service::default();
+    let controller = KubeletServiceController::new(service.clone(), &root, root.join("run/mark"));
+    let mut harness = Harness::new(&state, controller).unwrap();
+    state.create("k8s", KUBELET, spec(json!({})), "").unwrap();
+    state.create("secrets", KUBELET, secret(&[&authority()]), "").unwrap();
+    state.create("files", "machine-id", EtcFileStatus::default(), "").unwrap();
+    harness.reconcile().await.unwrap();
+    let lifecycle = state.get::<KubeletLifecycle>("k8s", KUBELET).unwrap();
+    assert_eq!(lifecycle.meta().owner(), OWNER);
+    assert!(state.teardown::<KubeletLifecycle>("k8s", KUBELET, OWNER).unwrap(), "nobody holds it");
+    state.modify::<KubeletSpec>("k8s", KUBELET, "", |spec| spec.args.push("--v=4".into())).unwrap();
+    harness.reconcile().await.unwrap();
+    assert_eq!(*service.told.lock().unwrap(), ["stop", "start"]);
+}
+
+#[test]
+fn the_steps_of_a_plan_follow_from_what_is_found() {
+    use super::plan::{Found, Step};
+    let ca = authority();
+    let plan = Plan::of(&spec(json!({})), &secret(&[&ca]));
+    let named = |steps: Vec<Step>| -> Vec<String> {
+        let line = |step| match step {
+            Step::Directory(path, mode) => format!("mkdir {} {mode:o}", path.display()),
+            Step::Write(path, _, mode) => format!("write {} {mode:o}", path.display()),
+            Step::Link(path, target) => format!("link {} -> {}", path.display(), target.display()),
+            Step::Remove(path) => format!("rm {}", path.display()),
+            Step::RemoveTree(path) => format!("rm -r {}", path.display()),
+        };
+        steps.into_iter().map(line).collect()
+    };
+    let own = ["rm var/lib/kubelet/pki/kubelet.crt", "rm var/lib/kubelet/pki/kubelet.key"];
+    assert_eq!(named(plan.clean(&Found::default(), None, now())), own);
+    let stranger = Found {
+        certificate: Some(client(&authority(), "system:node:node-1")),
+        has_certificate_link: true,
+        has_kubeconfig: true,
+        cpu_state: Some(br#"{"policyName":"static"}"#.to_vec()),
+    };
+    assert!(plan.lacks_certificate(&stranger, now()));
+    let refused = ["rm -r var/lib/kubelet/pki", "rm etc/kubernetes/kubeconfig-kubelet"];
+    let cpu = "rm var/lib/kubelet/cpu_manager_state";
+    let without = [&refused[..], &[cpu], &own].concat();
+    assert_eq!(named(plan.clean(&stranger, None, now())), without);
+    let issued = [
+        "mkdir var/lib/kubelet/pki 755",
+        "write var/lib/kubelet/pki/kubelet-client-2026-11-15-12-00-00.pem 600",
+        "link var/lib/kubelet/pki/kubelet-client-current.pem -> \
+         /var/lib/kubelet/pki/kubelet-client-2026-11-15-12-00-00.pem",
+        "write etc/kubernetes/kubeconfig-kubelet 600",
+    ];
+    let with = [&without[..], &issued].concat();
+    assert_eq!(named(plan.clean(&stranger, Some("pem"), now())), with);
 }

@@ -7,23 +7,23 @@ use tonic::{Response, Status};
 use tracing::info;
 
 use ichor_bpf::{Instruction, LinkType};
+use ichor_cosi::State;
 use ichor_net::capture::{Capture, LENGTH_MAX, Packet};
 use ichor_resource::network::{LinkStatus, LinkType as Hardware};
 use ichor_wire::{common, machine};
 
 use super::reply::{CHUNK, Replies, data, data_error, streaming};
-use crate::node::Node;
 
 /// A capture file with times in nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;
 
 /// Streams a capture file of one link.
 pub fn packet_capture(
-    node: &Node,
+    state: &State,
     request: &machine::PacketCaptureRequest,
 ) -> Result<Response<Replies<common::Data>>, Status> {
     let name = request.interface.as_str();
-    let link = node.state.find::<LinkStatus>("network", name);
+    let link = state.find::<LinkStatus>("network", name);
     let link = link.ok_or_else(|| Status::not_found(format!("interface {name:?} not found")))?;
     let kind = match link.r#type {
         Hardware::ETHER | Hardware::LOOPBCK => LinkType::Ethernet,

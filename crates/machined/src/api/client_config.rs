@@ -13,11 +13,11 @@ use ichor_resource::secrets::OSRootSecret;
 use ichor_wire::machine;
 
 use super::machine::ApiMode;
-use crate::node::Node;
+use crate::node::Store;
 
 /// Issues a client certificate and a ready configuration around it.
 pub async fn generate_client_configuration(
-    node: &Node,
+    store: &Store,
     mode: ApiMode,
     request: machine::GenerateClientConfigurationRequest,
 ) -> Result<Response<machine::GenerateClientConfigurationResponse>, Status> {
@@ -34,7 +34,7 @@ pub async fn generate_client_configuration(
     if roles.is_empty() {
         return Err(Status::invalid_argument("no roles given"));
     }
-    let secrets = node
+    let secrets = store
         .state
         .find::<OSRootSecret>("secrets", "os")
         .ok_or_else(|| Status::failed_precondition("root secrets are not there yet"))?;
@@ -46,7 +46,7 @@ pub async fn generate_client_configuration(
     let leaf = Leaf::client("", roles.iter()).with_lifetime(lifetime);
     let issued = authority.issue(&leaf, Timestamp::now()).map_err(internal)?;
 
-    let (name, endpoints) = cluster(node);
+    let (name, endpoints) = cluster(store);
     let ca: Vec<u8> = match secrets.accepted_cas.is_empty() {
         true => pair.crt.to_vec(),
         false => secrets.accepted_cas.iter().flat_map(|ca| ca.crt.to_vec()).collect(),
@@ -81,13 +81,13 @@ fn context_name(roles: &RoleSet, cluster: &str) -> String {
 }
 
 /// The cluster's name, and where this node is reached.
-fn cluster(node: &Node) -> (String, Vec<String>) {
+fn cluster(store: &Store) -> (String, Vec<String>) {
     let name =
-        node.config.active().and_then(|config| Configuration::of(&config).ok()).and_then(|documents| {
+        store.config.active().and_then(|config| Configuration::of(&config).ok()).and_then(|documents| {
             documents.root()?.cluster.as_ref().map(|cluster| cluster.cluster_name.clone())
         });
-    let addresses = node.state.find::<NodeAddress>("network", "current-no-k8s");
-    let addresses = addresses.or_else(|| node.state.find::<NodeAddress>("network", "current"));
+    let addresses = store.state.find::<NodeAddress>("network", "current-no-k8s");
+    let addresses = addresses.or_else(|| store.state.find::<NodeAddress>("network", "current"));
     let endpoints = addresses
         .map(|found| {
             found.addresses.iter().filter_map(|prefix| Some(prefix.get()?.addr().to_string())).collect()

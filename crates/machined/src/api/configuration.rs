@@ -8,6 +8,7 @@ use tonic::{Response, Status};
 use ichor_config::diff::diff;
 use ichor_config::plan;
 use ichor_config::{Diagnostic, Diagnostics, Documents, Mode, ValidateOptions};
+use ichor_cosi::State;
 use ichor_ctl::Configuration;
 use ichor_ctl_config::StoreError;
 use ichor_resource::config::MachineConfig;
@@ -17,9 +18,9 @@ use ichor_wire::machine::apply_configuration_request::Mode as ApplyMode;
 use super::machine::ApiMode;
 use super::reply::chain;
 use crate::maintenance;
-use crate::node::Node;
+use crate::node::Store;
 use crate::platform::{Mode as PlatformMode, Platform};
-use crate::sequencer::Request;
+use crate::sequencer::{Request, Sequencer};
 use crate::version;
 
 /// How long a trial lasts when the request does not say.
@@ -52,13 +53,15 @@ fn internal(error: &StoreError) -> Status {
 
 /// Sets the machine configuration.
 pub async fn apply_configuration(
-    node: &Node,
+    platform: &Platform,
+    store: &Store,
+    sequencer: &Sequencer,
     mode: ApiMode,
     request: machine::ApplyConfigurationRequest,
 ) -> Result<Response<machine::ApplyConfigurationResponse>, Status> {
     let message = match mode {
-        ApiMode::Configured => apply(node, request).await?,
-        ApiMode::Maintenance => hand_in(node, request)?,
+        ApiMode::Configured => apply(platform, store, sequencer, request).await?,
+        ApiMode::Maintenance => hand_in(platform, &store.state, request)?,
     };
     Ok(Response::new(machine::ApplyConfigurationResponse { messages: vec![message] }))
 }
@@ -123,11 +126,13 @@ impl Plan {
 }
 
 async fn apply(
-    node: &Node,
+    platform: &Platform,
+    store: &Store,
+    sequencer: &Sequencer,
     request: machine::ApplyConfigurationRequest,
 ) -> Result<machine::ApplyConfiguration, Status> {
     let asked = request.mode();
-    let (documents, warnings) = checked(&node.platform, &request.data)?;
+    let (documents, warnings) = checked(platform, &request.data)?;
     if !documents.is_complete() {
         return Err(Status::invalid_argument(
             "the applied machine configuration doesn't contain v1alpha1 config, did you mean to patch the machine \
@@ -136,8 +141,8 @@ async fn apply(
     }
     let timeout = try_timeout(request.try_mode_timeout.as_ref())?;
     // From here on nobody else changes the configuration: the decision stays true until it is done.
-    let change = node.config.change().await;
-    let active = node.config.active();
+    let change = store.config.change().await;
+    let active = store.config.active();
     let current = active.as_ref().and_then(|config| Configuration::of(config).ok());
     let difference = difference(current.as_deref(), &documents);
     let empty = Documents::default();
@@ -162,7 +167,7 @@ async fn apply(
             }
         }
         if plan == Plan::Reboot {
-            node.sequencer.start(Request::Reboot { force: false }, true, "");
+            sequencer.start(Request::Reboot { force: false }, true, "");
         }
         details
     };
@@ -194,7 +199,8 @@ fn try_timeout(asked: Option<&prost_types::Duration>) -> Result<Duration, Status
 
 /// Maintenance mode: what is handed in goes to the boot process, whatever the mode.
 fn hand_in(
-    node: &Node,
+    platform: &Platform,
+    state: &State,
     request: machine::ApplyConfigurationRequest,
 ) -> Result<machine::ApplyConfiguration, Status> {
     let mode = request.mode();
@@ -207,7 +213,7 @@ fn hand_in(
             )));
         }
     }
-    let (_, warnings) = checked(&node.platform, &request.data)?;
+    let (_, warnings) = checked(platform, &request.data)?;
     let mut reply = machine::ApplyConfiguration {
         metadata: None,
         warnings,
@@ -221,7 +227,7 @@ fn hand_in(
         return Ok(reply);
     }
     let yaml = Bytes::from(request.data);
-    let stored = node.state.modify_with::<MachineConfig>(
+    let stored = state.modify_with::<MachineConfig>(
         "config",
         MachineConfig::MAINTENANCE,
         maintenance::NAME,

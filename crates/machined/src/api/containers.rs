@@ -16,18 +16,20 @@ use ichor_wire::{common, machine};
 use super::log_file;
 use super::reply::{Replies, streaming};
 use crate::lanes::HOST;
-use crate::node::Node;
+use crate::node::Paths;
+use crate::services::ServiceManager;
 
 const SIGTERM: i32 = 15;
 
 /// Containers of one namespace.
 pub async fn containers(
-    node: &Node,
+    paths: &Paths,
+    services: &ServiceManager,
     request: machine::ContainersRequest,
 ) -> Result<Response<machine::ContainersResponse>, Status> {
     let driver = driver(request.driver, &request.namespace)?;
     let namespace = request.namespace;
-    let containers = all(node, driver, &namespace)
+    let containers = all(paths, services, driver, &namespace)
         .await?
         .into_iter()
         .map(|found| machine::ContainerInfo {
@@ -49,12 +51,13 @@ pub async fn containers(
 
 /// Memory and processor time of the containers of one namespace.
 pub async fn stats(
-    node: &Node,
+    paths: &Paths,
+    services: &ServiceManager,
     request: machine::StatsRequest,
 ) -> Result<Response<machine::StatsResponse>, Status> {
     let driver = driver(request.driver, &request.namespace)?;
     let namespace = request.namespace;
-    let stats = all(node, driver, &namespace)
+    let stats = all(paths, services, driver, &namespace)
         .await?
         .into_iter()
         .filter_map(|found| {
@@ -75,20 +78,21 @@ pub async fn stats(
 
 /// Ends a container; whoever runs it starts it again.
 pub async fn restart(
-    node: &Node,
+    paths: &Paths,
+    services: &ServiceManager,
     request: machine::RestartRequest,
 ) -> Result<Response<machine::RestartResponse>, Status> {
     let driver = driver(request.driver, &request.namespace)?;
     let namespace = request.namespace.as_str();
     let own = match namespace {
-        SYSTEM => daemons(node).await?.into_iter().find(|found| found.id == request.id),
+        SYSTEM => daemons(paths, services).await?.into_iter().find(|found| found.id == request.id),
         _ => None,
     };
     match own.and_then(|daemon| i32::try_from(daemon.pid).ok()) {
         Some(pid) => ichor_sys::signal::send(pid, SIGTERM)
             .map_err(|error| Status::unknown(format!("signal {:?}: {error}", request.id)))?,
         None => {
-            let (client, container) = find(node, driver, namespace, &request.id).await?;
+            let (client, container) = find(paths, driver, namespace, &request.id).await?;
             client.stop(driver, namespace, &container).await?;
         }
     }
@@ -98,22 +102,22 @@ pub async fn restart(
 
 /// Streams the log of a container.
 pub async fn logs(
-    node: &Node,
+    paths: &Paths,
     request: machine::LogsRequest,
 ) -> Result<Response<Replies<common::Data>>, Status> {
     let driver = driver(request.driver, &request.namespace)?;
-    let (_, container) = find(node, driver, &request.namespace, &request.id).await?;
+    let (_, container) = find(paths, driver, &request.namespace, &request.id).await?;
     let path = container.log.ok_or_else(|| Status::unknown("no log available"))?;
     log_file::stream(path, usize::try_from(request.tail_lines).ok(), request.follow).await
 }
 
 /// Streams the images of a namespace.
 pub async fn image_list(
-    node: &Node,
+    paths: &Paths,
     request: machine::ImageListRequest,
 ) -> Result<Response<Replies<machine::ImageListResponse>>, Status> {
     let namespace = image_namespace(request.namespace)?;
-    let client = client(&node.paths.containerd);
+    let client = client(&paths.containerd);
     let images = client.images(namespace).await?;
     // Sizes are asked for one image at a time, as fast as the caller reads.
     Ok(streaming(stream::unfold((client, images.into_iter()), move |(client, mut images)| async move {
@@ -132,14 +136,14 @@ pub async fn image_list(
 
 /// Pulls an image.
 pub async fn image_pull(
-    node: &Node,
+    paths: &Paths,
     request: machine::ImagePullRequest,
 ) -> Result<Response<machine::ImagePullResponse>, Status> {
     let namespace = image_namespace(request.namespace)?;
     let name = reference::normalize(&request.reference).ok_or_else(|| {
         Status::invalid_argument(format!("invalid image reference {:?}", request.reference))
     })?;
-    client(&node.paths.containerd).pull(namespace, &name).await.map_err(|status| match status.code() {
+    client(&paths.containerd).pull(namespace, &name).await.map_err(|status| match status.code() {
         tonic::Code::NotFound => Status::not_found(format!("error pulling image: {}", status.message())),
         _ => status,
     })?;
@@ -170,17 +174,22 @@ fn client(socket: &Path) -> Client {
 }
 
 /// Where the containers of a namespace are: the node has one containerd, unless it was given a second one.
-fn socket<'a>(node: &'a Node, namespace: &str, own: &'a Path) -> &'a Path {
-    if namespace == SYSTEM && own.exists() { own } else { &node.paths.containerd }
+fn socket<'a>(paths: &'a Paths, namespace: &str, own: &'a Path) -> &'a Path {
+    if namespace == SYSTEM && own.exists() { own } else { &paths.containerd }
 }
 
-async fn all(node: &Node, driver: Driver, namespace: &str) -> Result<Vec<Container>, Status> {
+async fn all(
+    paths: &Paths,
+    services: &ServiceManager,
+    driver: Driver,
+    namespace: &str,
+) -> Result<Vec<Container>, Status> {
     let mut found = match namespace {
-        SYSTEM => daemons(node).await?,
+        SYSTEM => daemons(paths, services).await?,
         _ => Vec::new(),
     };
-    let own = node.paths.system_containerd();
-    let socket = socket(node, namespace, &own);
+    let own = paths.system_containerd();
+    let socket = socket(paths, namespace, &own);
     // A node without containerd has no other containers. Tools that gather everything about a node ask for
     // them first, and would take an error for the end.
     if socket.exists() {
@@ -189,10 +198,15 @@ async fn all(node: &Node, driver: Driver, namespace: &str) -> Result<Vec<Contain
     Ok(found)
 }
 
-async fn find(node: &Node, driver: Driver, namespace: &str, id: &str) -> Result<(Client, Container), Status> {
+async fn find(
+    paths: &Paths,
+    driver: Driver,
+    namespace: &str,
+    id: &str,
+) -> Result<(Client, Container), Status> {
     let missing = || Status::unknown(format!("container {id:?} not found"));
-    let own = node.paths.system_containerd();
-    let socket = socket(node, namespace, &own);
+    let own = paths.system_containerd();
+    let socket = socket(paths, namespace, &own);
     if namespace == SYSTEM && !socket.exists() {
         return Err(missing());
     }
@@ -202,17 +216,17 @@ async fn find(node: &Node, driver: Driver, namespace: &str, id: &str) -> Result<
 }
 
 /// The services that other systems of this kind run in containers; some of ours do, too.
-async fn daemons(node: &Node) -> Result<Vec<Container>, Status> {
+async fn daemons(paths: &Paths, services: &ServiceManager) -> Result<Vec<Container>, Status> {
     let contained = |id: &str| matches!(id, "apid" | "trustd" | "etcd" | "kubelet") || id.starts_with("ext-");
     let running: Vec<(String, i32)> =
-        node.services.processes().into_iter().filter(|(id, _)| contained(id)).collect();
+        services.processes().into_iter().filter(|(id, _)| contained(id)).collect();
     let found = HOST.run(move || {
         let groups = Cgroups::detect(Path::new(cgroup::MOUNT_POINT)).ok();
         running.into_iter().map(|(id, pid)| daemon(id, pid, groups.as_ref())).collect::<Vec<_>>()
     });
     let mut found = found.await?;
-    if node.paths.containerd.exists() {
-        let client = client(&node.paths.containerd);
+    if paths.containerd.exists() {
+        let client = client(&paths.containerd);
         for container in &mut found {
             // Only those with the root of an image have one.
             if let Ok(image) = client.root_image(SYSTEM, &container.id).await {

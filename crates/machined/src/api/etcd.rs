@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,8 +20,7 @@ use ichor_wire::{common, machine};
 
 use super::reply::{Replies, data, io_status, streaming};
 use crate::etcd::leave::{self, Last};
-use crate::etcd::{Data, ETCD, Intent};
-use crate::node::Node;
+use crate::etcd::{ETCD, Intent, Member};
 use crate::services::ServiceError;
 
 /// How long Bootstrap waits for what it needs.
@@ -37,13 +35,13 @@ const REBUILD_MAX: Duration = Duration::from_secs(60);
 /// A larger snapshot is none: etcd warns beyond 8 GiB.
 const SNAPSHOT_MAX: u64 = 16 << 30;
 
-fn role(node: &Node) -> Role {
-    let found = node.state.find::<MachineType>("config", MachineType::ID);
+fn role(etcd: &Member) -> Role {
+    let found = etcd.state.find::<MachineType>("config", MachineType::ID);
     found.map(|found| found.machine_type).unwrap_or_default()
 }
 
-fn control_plane(node: &Node, what: &str) -> Result<(), Status> {
-    match role(node) {
+fn control_plane(etcd: &Member, what: &str) -> Result<(), Status> {
+    match role(etcd) {
         Role::Init | Role::ControlPlane => Ok(()),
         Role::Worker | Role::Unknown => {
             Err(Status::unimplemented(format!("{what} is only available on control plane nodes")))
@@ -62,32 +60,32 @@ fn failed(what: &'static str) -> impl FnOnce(Status) -> Status {
 
 /// Starts a new cluster on this machine, of a snapshot that was uploaded if so asked.
 pub async fn bootstrap(
-    node: &Arc<Node>,
+    etcd: &Member,
     request: machine::BootstrapRequest,
 ) -> Result<Response<machine::BootstrapResponse>, Status> {
     info!("bootstrap request received");
-    if role(node) == Role::Worker {
+    if role(etcd) == Role::Worker {
         return Err(Status::failed_precondition("bootstrap can only be performed on a control plane node"));
     }
-    let data = Data::below(&node.paths.ephemeral);
-    if !data.is_empty() || node.etcd.get() == Intent::Bootstrap {
+    let data = &etcd.data;
+    if !data.is_empty() || etcd.wanted.get() == Intent::Bootstrap {
         return Err(Status::already_exists("etcd data directory is not empty"));
     }
     let early = |_: ServiceError| Status::failed_precondition("bootstrap is not available yet");
-    node.services.wait_up(&["cri"], RUNTIME_MAX).await.map_err(early)?;
-    let synced = node.state.wait_for::<TimeStatus>("runtime", "node", |status| status.synced);
+    etcd.services.wait_up(&["cri"], RUNTIME_MAX).await.map_err(early)?;
+    let synced = etcd.state.wait_for::<TimeStatus>("runtime", "node", |status| status.synced);
     if !matches!(tokio::time::timeout(TIME_MAX, synced).await, Ok(Ok(_))) {
         return Err(Status::failed_precondition("time is not in sync yet"));
     }
     if request.recover_etcd && !data.upload.exists() {
         return Err(Status::failed_precondition("upload a snapshot first"));
     }
-    no_other_cluster(node, request.recover_etcd).await?;
-    node.etcd.set(match request.recover_etcd {
+    no_other_cluster(etcd, request.recover_etcd).await?;
+    etcd.wanted.set(match request.recover_etcd {
         true => Intent::Recover { skip_hash_check: request.recover_skip_hash_check },
         false => Intent::Bootstrap,
     });
-    restart(node).await?;
+    restart(etcd).await?;
     let message = machine::Bootstrap { metadata: None };
     Ok(Response::new(machine::BootstrapResponse { messages: vec![message] }))
 }
@@ -99,10 +97,10 @@ async fn whole<T: Send + 'static>(
     tokio::spawn(work).await.map_err(|error| Status::internal(error.to_string()))?
 }
 
-async fn restart(node: &Arc<Node>) -> Result<(), Status> {
-    let node = Arc::clone(node);
+async fn restart(etcd: &Member) -> Result<(), Status> {
+    let services = etcd.services.clone();
     whole(async move {
-        match node.services.restart(ETCD).await {
+        match services.restart(ETCD).await {
             // It starts with the rest of the machine, and finds what is wanted.
             Ok(()) | Err(ServiceError::NotDefined { .. }) => Ok(()),
             Err(error) => Err(Status::unknown(error.to_string())),
@@ -113,8 +111,8 @@ async fn restart(node: &Arc<Node>) -> Result<(), Status> {
 
 /// A second cluster beside a first one would split the control plane. Members without a leader may only be given up for a
 /// snapshot.
-async fn no_other_cluster(node: &Node, recovering: bool) -> Result<(), Status> {
-    match crate::etcd::other_cluster(&node.state, recovering).await {
+async fn no_other_cluster(etcd: &Member, recovering: bool) -> Result<(), Status> {
+    match crate::etcd::other_cluster(&etcd.state, recovering).await {
         Some(endpoint) => Err(Status::already_exists(format!(
             "etcd runs already at {endpoint}; this machine joins by itself"
         ))),
@@ -124,13 +122,13 @@ async fn no_other_cluster(node: &Node, recovering: bool) -> Result<(), Status> {
 
 /// Lists the members, as the local one or as the cluster knows them.
 pub async fn member_list(
-    node: &Node,
+    etcd: &Member,
     request: machine::EtcdMemberListRequest,
 ) -> Result<Response<machine::EtcdMemberListResponse>, Status> {
-    control_plane(node, "member list")?;
+    control_plane(etcd, "member list")?;
     let client = match request.query_local {
         true => local()?.require_leader(),
-        false => leave::cluster(&node.state)?,
+        false => leave::cluster(&etcd.state)?,
     };
     let members = client.members(true).await?;
     let message = machine::EtcdMembers {
@@ -152,11 +150,11 @@ pub async fn member_list(
 
 /// Takes a member out of the cluster.
 pub async fn remove_member(
-    node: &Node,
+    etcd: &Member,
     request: machine::EtcdRemoveMemberByIdRequest,
 ) -> Result<Response<machine::EtcdRemoveMemberByIdResponse>, Status> {
-    control_plane(node, "etcd remove member")?;
-    match leave::cluster(&node.state)?.remove(request.member_id).await {
+    control_plane(etcd, "etcd remove member")?;
+    match leave::cluster(&etcd.state)?.remove(request.member_id).await {
         Ok(()) => {}
         Err(error) if ichor_etcd::is_member_not_found(&error) => {
             return Err(Status::not_found(error.message()));
@@ -168,9 +166,9 @@ pub async fn remove_member(
 }
 
 /// Takes this machine's member out of the cluster.
-pub async fn leave_cluster(node: &Arc<Node>) -> Result<Response<machine::EtcdLeaveClusterResponse>, Status> {
-    control_plane(node, "etcd leave")?;
-    let own = Arc::clone(node);
+pub async fn leave_cluster(etcd: &Member) -> Result<Response<machine::EtcdLeaveClusterResponse>, Status> {
+    control_plane(etcd, "etcd leave")?;
+    let own = etcd.clone();
     whole(async move { leave::leave(&own, Last::Keep).await }).await.map_err(|error| match error.code() {
         Code::FailedPrecondition => error,
         _ => failed("failed to leave cluster")(error),
@@ -181,18 +179,18 @@ pub async fn leave_cluster(node: &Arc<Node>) -> Result<Response<machine::EtcdLea
 
 /// Hands the lead to another member.
 pub async fn forfeit_leadership(
-    node: &Node,
+    etcd: &Member,
 ) -> Result<Response<machine::EtcdForfeitLeadershipResponse>, Status> {
-    control_plane(node, "etcd forfeit leadership")?;
-    leave::local_member(&node.state, MEMBER_MAX).await?;
-    let member = leave::forfeit(&node.state).await?;
+    control_plane(etcd, "etcd forfeit leadership")?;
+    leave::local_member(&etcd.state, MEMBER_MAX).await?;
+    let member = leave::forfeit(&etcd.state).await?;
     let message = machine::EtcdForfeitLeadership { metadata: None, member };
     Ok(Response::new(machine::EtcdForfeitLeadershipResponse { messages: vec![message] }))
 }
 
 /// Streams a copy of the local member's database; no quorum is needed.
-pub async fn snapshot(node: &Node) -> Result<Response<Replies<common::Data>>, Status> {
-    control_plane(node, "etcd snapshot")?;
+pub async fn snapshot(etcd: &Member) -> Result<Response<Replies<common::Data>>, Status> {
+    control_plane(etcd, "etcd snapshot")?;
     let snapshot = local()?.snapshot().await.map_err(failed("failed reading etcd snapshot"))?;
     Ok(streaming(futures_util::stream::try_unfold(snapshot, |mut snapshot: Snapshot| async move {
         Ok(snapshot.next().await?.map(|part: Bytes| (data(part), snapshot)))
@@ -201,14 +199,14 @@ pub async fn snapshot(node: &Node) -> Result<Response<Replies<common::Data>>, St
 
 /// Takes a snapshot for a later bootstrap; a broken upload leaves nothing behind.
 pub async fn recover(
-    node: &Node,
+    etcd: &Member,
     mut upload: tonic::Streaming<common::Data>,
 ) -> Result<Response<machine::EtcdRecoverResponse>, Status> {
-    let path = Data::below(&node.paths.ephemeral).upload;
+    let path = etcd.data.upload.clone();
     if !path.parent().is_some_and(std::path::Path::exists) {
         return Err(Status::failed_precondition("etcd service is not ready for recovery yet"));
     }
-    control_plane(node, "etcd recover")?;
+    control_plane(etcd, "etcd recover")?;
     let part = Part(path.with_extension("part"));
     let refused = |error: io::Error| io_status("write", &part.0, &error);
     let mut options = tokio::fs::OpenOptions::new();
@@ -242,11 +240,11 @@ impl Drop for Part {
 
 /// Makes a cluster of the local member alone, with its data, where the others are gone for good.
 pub async fn rebuild(
-    node: &Arc<Node>,
+    etcd: &Member,
     request: EtcdRebuildRequest,
 ) -> Result<Response<EtcdRebuildResponse>, Status> {
-    control_plane(node, "etcd recover")?;
-    if !Data::below(&node.paths.ephemeral).has_log() {
+    control_plane(etcd, "etcd recover")?;
+    if !etcd.data.has_log() {
         return Err(Status::failed_precondition(
             "this machine has no data of etcd to rebuild a cluster from",
         ));
@@ -260,8 +258,8 @@ pub async fn rebuild(
             "etcd has a quorum, so there is nothing to rebuild; `etcd remove-member` removes members that are gone",
         ));
     }
-    node.etcd.set(Intent::Alone);
-    restart(node).await?;
+    etcd.wanted.set(Intent::Alone);
+    restart(etcd).await?;
     let client = tokio::time::timeout(REBUILD_MAX, answering()).await;
     let client = client.map_err(|_| Status::deadline_exceeded("the rebuilt etcd does not answer"))?;
     let after = client.members(true).await?;
@@ -300,32 +298,32 @@ fn alarms(found: Vec<Alarm>) -> Vec<machine::EtcdMemberAlarm> {
 }
 
 /// What is wrong with members.
-pub async fn alarm_list(node: &Node) -> Result<Response<machine::EtcdAlarmListResponse>, Status> {
-    control_plane(node, "etcd alarm list")?;
+pub async fn alarm_list(etcd: &Member) -> Result<Response<machine::EtcdAlarmListResponse>, Status> {
+    control_plane(etcd, "etcd alarm list")?;
     let (_, found) = local()?.alarms().await.map_err(failed("failed to list etcd alarms"))?;
     let message = machine::EtcdAlarm { metadata: None, member_alarms: alarms(found) };
     Ok(Response::new(machine::EtcdAlarmListResponse { messages: vec![message] }))
 }
 
 /// Ends all alarms.
-pub async fn alarm_disarm(node: &Node) -> Result<Response<machine::EtcdAlarmDisarmResponse>, Status> {
-    control_plane(node, "etcd alarm list")?;
+pub async fn alarm_disarm(etcd: &Member) -> Result<Response<machine::EtcdAlarmDisarmResponse>, Status> {
+    control_plane(etcd, "etcd alarm list")?;
     let found = local()?.disarm().await.map_err(failed("failed to disarm etcd alarm"))?;
     let message = machine::EtcdAlarmDisarm { metadata: None, member_alarms: alarms(found) };
     Ok(Response::new(machine::EtcdAlarmDisarmResponse { messages: vec![message] }))
 }
 
 /// Gives space inside of the database back.
-pub async fn defragment(node: &Node) -> Result<Response<machine::EtcdDefragmentResponse>, Status> {
-    control_plane(node, "etcd defragment")?;
+pub async fn defragment(etcd: &Member) -> Result<Response<machine::EtcdDefragmentResponse>, Status> {
+    control_plane(etcd, "etcd defragment")?;
     local()?.defragment().await.map_err(failed("failed to defragment etcd"))?;
     let message = machine::EtcdDefragment { metadata: None };
     Ok(Response::new(machine::EtcdDefragmentResponse { messages: vec![message] }))
 }
 
 /// How the local member is.
-pub async fn status(node: &Node) -> Result<Response<machine::EtcdStatusResponse>, Status> {
-    control_plane(node, "etcd status")?;
+pub async fn status(etcd: &Member) -> Result<Response<machine::EtcdStatusResponse>, Status> {
+    control_plane(etcd, "etcd status")?;
     let status = local()?.status().await.map_err(failed("failed to query etcd status"))?;
     let member_status = machine::EtcdMemberStatus {
         member_id: status.header.map(|header| header.member_id).unwrap_or_default(),
@@ -359,11 +357,11 @@ fn storage_version(version: &str) -> String {
 
 /// Checks, allows or calls off a downgrade; returns the cluster's version.
 pub async fn downgrade(
-    node: &Node,
+    etcd: &Member,
     what: Downgrade,
     version: &str,
 ) -> Result<machine::EtcdClusterDowngrade, Status> {
-    control_plane(node, "etcd downgrade cancel")?;
+    control_plane(etcd, "etcd downgrade cancel")?;
     if what != Downgrade::Cancel {
         downgrade_version(version)?;
     }

@@ -11,20 +11,20 @@ use ichor_config::model::{KeyedList, List};
 use ichor_config::v1alpha1::cluster::Cni;
 use ichor_config::v1alpha1::network::{Device, DhcpOptions, NetworkConfig, Route};
 use ichor_ctl::Configuration;
+use ichor_ctl_config::ConfigStore;
 use ichor_types::{MachineType, VersionContract};
 use ichor_wire::machine;
 
 use super::machine::ApiMode;
 use super::ration::Ration;
 use super::reply::{blocking, chain};
-use crate::node::Node;
 
 /// The release such configurations are for.
 const CONTRACT: VersionContract = VersionContract::new(1, 11);
 
 /// Makes a configuration, with the secrets of this node or, while it has none, with new ones.
 pub async fn generate_configuration(
-    node: &Node,
+    config: &ConfigStore,
     mode: ApiMode,
     keys: &Ration,
     request: machine::GenerateConfigurationRequest,
@@ -37,7 +37,7 @@ pub async fn generate_configuration(
         return Err(Status::unknown(format!("unsupported config version {}", request.config_version)));
     }
     let machine_type = machine_type(machine.r#type());
-    let active = match node.config.active() {
+    let active = match config.active() {
         Some(config) => Some(Configuration::of(&config).map_err(|error| Status::unknown(chain(&error)))?),
         None => None,
     };

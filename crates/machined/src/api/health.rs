@@ -1,6 +1,6 @@
 //! Cluster health: the same checks as a client's, done by this node through its own gateway.
 
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::stream;
@@ -10,13 +10,13 @@ use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::{Request, Response, Status};
 
+use ichor_cosi::State;
 use ichor_health::{Access, Check, Cluster, Kind, Kubernetes, Lazy, Machine, Objects, Topology};
 use ichor_resource::cluster::Member;
 use ichor_rpc::{Channel, Dialer, Endpoint, roles};
 use ichor_wire::cluster::{self, HealthCheckProgress, HealthCheckRequest};
 
 use super::reply::{Replies, Slots, holding, streaming};
-use crate::node::Node;
 
 /// Checks at a time; each asks every machine of the cluster.
 const CHECKS_MAX: usize = 8;
@@ -31,14 +31,15 @@ const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The service of cluster health.
 pub struct ClusterApi {
-    node: Arc<Node>,
+    state: State,
+    gateway: PathBuf,
     slots: Slots,
 }
 
 impl ClusterApi {
-    /// Over this node.
-    pub fn new(node: Arc<Node>) -> Self {
-        Self { node, slots: Slots::new(CHECKS_MAX, "health checks") }
+    /// Over the members that `state` knows, reached through the socket `gateway`.
+    pub fn new(state: State, gateway: PathBuf) -> Self {
+        Self { state, gateway, slots: Slots::new(CHECKS_MAX, "health checks") }
     }
 }
 
@@ -74,7 +75,7 @@ impl cluster::cluster_service_server::ClusterService for ClusterApi {
 
 impl ClusterApi {
     async fn fleet(&self, info: cluster::ClusterInfo, values: Vec<HeaderValue>) -> Result<Fleet, Status> {
-        let gateway = Channel::new(Dialer::unix(self.node.paths.run.join("apid/apid.sock")));
+        let gateway = Channel::new(Dialer::unix(&self.gateway));
         let role = HeaderName::from_static(roles::ROLE_KEY);
         let headers = values.into_iter().map(|value| (role.clone(), value)).collect();
         let access = Access::new(gateway, headers);
@@ -117,7 +118,7 @@ impl ClusterApi {
             };
             Some(Machine { address: addresses.first()?.clone(), addresses, kind })
         };
-        let members = self.node.state.list::<Member>("cluster");
+        let members = self.state.list::<Member>("cluster");
         Topology::new(members.iter().filter_map(|member| machine(member)).collect())
     }
 }

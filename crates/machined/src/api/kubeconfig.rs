@@ -14,15 +14,15 @@ use jiff::Timestamp;
 use tonic::{Response, Status};
 
 use super::reply::{Replies, chain, data, streaming};
-use crate::node::Node;
+use crate::node::Store;
 
 /// Issues a certificate for the administrator and sends a kubeconfig around it: a packed archive with one file.
-pub async fn kubeconfig(node: &Node) -> Result<Response<Replies<common::Data>>, Status> {
-    let machine = node.state.find::<MachineType>("config", MachineType::ID);
+pub async fn kubeconfig(store: &Store) -> Result<Response<Replies<common::Data>>, Status> {
+    let machine = store.state.find::<MachineType>("config", MachineType::ID);
     if !machine.is_some_and(|machine| machine.machine_type.is_control_plane()) {
         return Err(Status::unimplemented("kubeconfig is only available on control plane nodes"));
     }
-    let root = node
+    let root = store
         .state
         .find::<KubernetesRootSecret>("secrets", "k8s")
         .ok_or_else(|| Status::failed_precondition("root secrets are not there yet"))?;
@@ -31,7 +31,7 @@ pub async fn kubeconfig(node: &Node) -> Result<Response<Replies<common::Data>>, 
             "`cluster.ca` or `cluster.controlPlane.endpoint` is missing",
         ));
     };
-    let config = node.config.active().and_then(|config| Configuration::of(&config).ok());
+    let config = store.config.active().and_then(|config| Configuration::of(&config).ok());
     let lifetime = config
         .as_ref()
         .and_then(|config| config.root()?.cluster.as_ref()?.admin_kubeconfig.as_ref())

@@ -2,11 +2,12 @@
 
 use tonic::{Response, Status};
 
+use ichor_cosi::State;
 use ichor_resource::block::{Disk, SystemDisk};
 use ichor_wire::machine;
 use ichor_wire::machine::reset_request::WipeMode;
 
-use crate::node::Node;
+use crate::node::Power;
 use crate::sequencer::Request;
 use crate::sequencer::table::ResetRequest;
 
@@ -16,8 +17,8 @@ const SYSTEM_DISK: &str = "system-disk";
 /// System volumes a node without disks can clear.
 const CLEARABLE: [&str; 2] = ["STATE", "EPHEMERAL"];
 
-fn power_is_ours(node: &Node) -> Result<(), Status> {
-    match node.platform.mode.owns_power() {
+fn require_owned(power: &Power) -> Result<(), Status> {
+    match power.is_owned {
         true => Ok(()),
         false => Err(Status::failed_precondition("method is not supported in container mode")),
     }
@@ -35,33 +36,33 @@ pub fn actor_id() -> String {
 
 /// Starts the reboot sequence.
 pub fn reboot(
-    node: &Node,
+    power: &Power,
     request: machine::RebootRequest,
 ) -> Result<Response<machine::RebootResponse>, Status> {
-    power_is_ours(node)?;
+    require_owned(power)?;
     let force = request.mode() == machine::reboot_request::Mode::Force;
     let actor_id = actor_id();
-    node.sequencer.start(Request::Reboot { force }, false, &actor_id);
+    power.sequencer.start(Request::Reboot { force }, false, &actor_id);
     let message = machine::Reboot { metadata: None, actor_id };
     Ok(Response::new(machine::RebootResponse { messages: vec![message] }))
 }
 
 /// Starts the shutdown sequence, taking over whatever runs.
 pub fn shutdown(
-    node: &Node,
+    power: &Power,
     request: machine::ShutdownRequest,
 ) -> Result<Response<machine::ShutdownResponse>, Status> {
-    power_is_ours(node)?;
+    require_owned(power)?;
     let actor_id = actor_id();
-    node.sequencer.start(Request::Shutdown { force: request.force }, true, &actor_id);
+    power.sequencer.start(Request::Shutdown { force: request.force }, true, &actor_id);
     let message = machine::Shutdown { metadata: None, actor_id };
     Ok(Response::new(machine::ShutdownResponse { messages: vec![message] }))
 }
 
 /// Goes back to the version before. There is none without an installation.
-pub fn rollback(node: &Node) -> Result<Response<machine::RollbackResponse>, Status> {
-    power_is_ours(node)?;
-    match node.state.find::<SystemDisk>("runtime", SYSTEM_DISK) {
+pub fn rollback(power: &Power, state: &State) -> Result<Response<machine::RollbackResponse>, Status> {
+    require_owned(power)?;
+    match state.find::<SystemDisk>("runtime", SYSTEM_DISK) {
         None => Err(Status::failed_precondition("system disk not found")),
         Some(_) => Err(Status::unimplemented("rollbacks come with installation, which is not there yet")),
     }
@@ -69,17 +70,18 @@ pub fn rollback(node: &Node) -> Result<Response<machine::RollbackResponse>, Stat
 
 /// Installs another version.
 pub fn upgrade(
-    node: &Node,
+    power: &Power,
+    state: &State,
     request: &machine::UpgradeRequest,
 ) -> Result<Response<machine::UpgradeResponse>, Status> {
-    power_is_ours(node)?;
+    require_owned(power)?;
     let image = &request.image;
     if ichor_containerd::reference::normalize(image).is_none() {
         return Err(Status::invalid_argument(format!(
             "error validating installer image {image:?}: invalid reference format"
         )));
     }
-    match node.state.find::<SystemDisk>("runtime", SYSTEM_DISK) {
+    match state.find::<SystemDisk>("runtime", SYSTEM_DISK) {
         None => {
             Err(Status::failed_precondition("system disk not found; this node runs without an installation"))
         }
@@ -89,7 +91,8 @@ pub fn upgrade(
 
 /// Starts the reset sequence, as far as this node can: its volumes are directories.
 pub fn reset(
-    node: &Node,
+    power: &Power,
+    state: &State,
     request: machine::ResetRequest,
 ) -> Result<Response<machine::ResetResponse>, Status> {
     let mode = request.mode();
@@ -107,7 +110,7 @@ pub fn reset(
     if let Some(device) = request
         .user_disks_to_wipe
         .iter()
-        .find(|device| !node.state.list::<Disk>("runtime").iter().any(|disk| disk.dev_path == **device))
+        .find(|device| !state.list::<Disk>("runtime").iter().any(|disk| disk.dev_path == **device))
     {
         return Err(Status::unknown(format!("reset user disk failed: device {device} wasn't found")));
     }
@@ -127,7 +130,7 @@ pub fn reset(
     }
     let actor_id = actor_id();
     let request = ResetRequest { graceful: request.graceful, reboot: request.reboot, mode, partitions };
-    node.sequencer.start(Request::Reset(request), false, &actor_id);
+    power.sequencer.start(Request::Reset(request), false, &actor_id);
     let message = machine::Reset { metadata: None, actor_id };
     Ok(Response::new(machine::ResetResponse { messages: vec![message] }))
 }

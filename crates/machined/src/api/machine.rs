@@ -167,42 +167,45 @@ impl MachineService for Api {
         &self,
         request: Request<machine::RebootRequest>,
     ) -> Result<Response<machine::RebootResponse>, Status> {
-        lifecycle::reboot(&self.node, request.into_inner())
+        lifecycle::reboot(&self.node.power, request.into_inner())
     }
 
     async fn shutdown(
         &self,
         request: Request<machine::ShutdownRequest>,
     ) -> Result<Response<machine::ShutdownResponse>, Status> {
-        lifecycle::shutdown(&self.node, request.into_inner())
+        lifecycle::shutdown(&self.node.power, request.into_inner())
     }
 
     async fn reset(
         &self,
         request: Request<machine::ResetRequest>,
     ) -> Result<Response<machine::ResetResponse>, Status> {
-        lifecycle::reset(&self.node, request.into_inner())
+        lifecycle::reset(&self.node.power, &self.node.store.state, request.into_inner())
     }
 
     async fn apply_configuration(
         &self,
         request: Request<machine::ApplyConfigurationRequest>,
     ) -> Result<Response<machine::ApplyConfigurationResponse>, Status> {
-        configuration::apply_configuration(&self.node, self.mode, request.into_inner()).await
+        let Node { host, store, power, .. } = &*self.node;
+        let request = request.into_inner();
+        configuration::apply_configuration(&host.platform, store, &power.sequencer, self.mode, request).await
     }
 
     async fn generate_client_configuration(
         &self,
         request: Request<machine::GenerateClientConfigurationRequest>,
     ) -> Result<Response<machine::GenerateClientConfigurationResponse>, Status> {
-        client_config::generate_client_configuration(&self.node, self.mode, request.into_inner()).await
+        client_config::generate_client_configuration(&self.node.store, self.mode, request.into_inner()).await
     }
 
     async fn generate_configuration(
         &self,
         request: Request<machine::GenerateConfigurationRequest>,
     ) -> Result<Response<machine::GenerateConfigurationResponse>, Status> {
-        generate::generate_configuration(&self.node, self.mode, &self.keys, request.into_inner()).await
+        generate::generate_configuration(&self.node.store.config, self.mode, &self.keys, request.into_inner())
+            .await
     }
 
     async fn hostname(&self, _request: Request<()>) -> Result<Response<machine::HostnameResponse>, Status> {
@@ -217,8 +220,8 @@ impl MachineService for Api {
         let place = self.streams.follow.take()?;
         let request = request.into_inner();
         let reply = match streams::is_service(&request) {
-            true => streams::logs(&self.node.logs, &request)?,
-            false => containers::logs(&self.node, request).await?,
+            true => streams::logs(&self.node.journal.logs, &request)?,
+            false => containers::logs(&self.node.host.paths, request).await?,
         };
         Ok(holding(place, reply))
     }
@@ -227,7 +230,7 @@ impl MachineService for Api {
         &self,
         _request: Request<()>,
     ) -> Result<Response<machine::LogsContainersResponse>, Status> {
-        let message = machine::LogsContainer { metadata: None, ids: self.node.logs.ids() };
+        let message = machine::LogsContainer { metadata: None, ids: self.node.journal.logs.ids() };
         Ok(Response::new(machine::LogsContainersResponse { messages: vec![message] }))
     }
 
@@ -236,7 +239,8 @@ impl MachineService for Api {
         request: Request<machine::DmesgRequest>,
     ) -> Result<Response<Self::DmesgStream>, Status> {
         let place = self.streams.follow.take()?;
-        let reply = streams::dmesg(self.node.own_kernel_log, &self.node.logs, request.into_inner())?;
+        let reply =
+            streams::dmesg(self.node.host.own_kernel_log, &self.node.journal.logs, request.into_inner())?;
         Ok(holding(place, reply))
     }
 
@@ -245,7 +249,7 @@ impl MachineService for Api {
         request: Request<machine::EventsRequest>,
     ) -> Result<Response<Self::EventsStream>, Status> {
         let place = self.streams.follow.take()?;
-        Ok(holding(place, streams::events(&self.node.events, request.get_ref())?))
+        Ok(holding(place, streams::events(&self.node.journal.events, request.get_ref())?))
     }
 
     async fn service_list(
@@ -296,7 +300,7 @@ impl MachineService for Api {
     }
 
     async fn version(&self, _request: Request<()>) -> Result<Response<machine::VersionResponse>, Status> {
-        let platform = &self.node.platform;
+        let platform = &self.node.host.platform;
         let message = machine::Version {
             metadata: None,
             version: Some(version::info()),
@@ -313,42 +317,42 @@ impl MachineService for Api {
         &self,
         request: Request<machine::BootstrapRequest>,
     ) -> Result<Response<machine::BootstrapResponse>, Status> {
-        etcd::bootstrap(&self.node, request.into_inner()).await
+        etcd::bootstrap(&self.node.etcd, request.into_inner()).await
     }
 
     async fn containers(
         &self,
         request: Request<machine::ContainersRequest>,
     ) -> Result<Response<machine::ContainersResponse>, Status> {
-        containers::containers(&self.node, request.into_inner()).await
+        containers::containers(&self.node.host.paths, &self.node.services, request.into_inner()).await
     }
 
     async fn etcd_member_list(
         &self,
         request: Request<machine::EtcdMemberListRequest>,
     ) -> Result<Response<machine::EtcdMemberListResponse>, Status> {
-        etcd::member_list(&self.node, request.into_inner()).await
+        etcd::member_list(&self.node.etcd, request.into_inner()).await
     }
 
     async fn etcd_remove_member_by_id(
         &self,
         request: Request<machine::EtcdRemoveMemberByIdRequest>,
     ) -> Result<Response<machine::EtcdRemoveMemberByIdResponse>, Status> {
-        etcd::remove_member(&self.node, request.into_inner()).await
+        etcd::remove_member(&self.node.etcd, request.into_inner()).await
     }
 
     async fn etcd_leave_cluster(
         &self,
         _request: Request<machine::EtcdLeaveClusterRequest>,
     ) -> Result<Response<machine::EtcdLeaveClusterResponse>, Status> {
-        etcd::leave_cluster(&self.node).await
+        etcd::leave_cluster(&self.node.etcd).await
     }
 
     async fn etcd_forfeit_leadership(
         &self,
         _request: Request<machine::EtcdForfeitLeadershipRequest>,
     ) -> Result<Response<machine::EtcdForfeitLeadershipResponse>, Status> {
-        etcd::forfeit_leadership(&self.node).await
+        etcd::forfeit_leadership(&self.node.etcd).await
     }
 
     async fn etcd_recover(
@@ -356,35 +360,35 @@ impl MachineService for Api {
         request: Request<tonic::Streaming<common::Data>>,
     ) -> Result<Response<machine::EtcdRecoverResponse>, Status> {
         let _place = self.streams.files.take()?;
-        etcd::recover(&self.node, request.into_inner()).await
+        etcd::recover(&self.node.etcd, request.into_inner()).await
     }
 
     async fn etcd_alarm_list(
         &self,
         _request: Request<()>,
     ) -> Result<Response<machine::EtcdAlarmListResponse>, Status> {
-        etcd::alarm_list(&self.node).await
+        etcd::alarm_list(&self.node.etcd).await
     }
 
     async fn etcd_alarm_disarm(
         &self,
         _request: Request<()>,
     ) -> Result<Response<machine::EtcdAlarmDisarmResponse>, Status> {
-        etcd::alarm_disarm(&self.node).await
+        etcd::alarm_disarm(&self.node.etcd).await
     }
 
     async fn etcd_defragment(
         &self,
         _request: Request<()>,
     ) -> Result<Response<machine::EtcdDefragmentResponse>, Status> {
-        etcd::defragment(&self.node).await
+        etcd::defragment(&self.node.etcd).await
     }
 
     async fn etcd_status(
         &self,
         _request: Request<()>,
     ) -> Result<Response<machine::EtcdStatusResponse>, Status> {
-        etcd::status(&self.node).await
+        etcd::status(&self.node.etcd).await
     }
 
     async fn etcd_downgrade_validate(
@@ -392,7 +396,7 @@ impl MachineService for Api {
         request: Request<machine::EtcdDowngradeValidateRequest>,
     ) -> Result<Response<machine::EtcdDowngradeValidateResponse>, Status> {
         let version = request.into_inner().version;
-        let found = etcd::downgrade(&self.node, Downgrade::Validate, &version).await?;
+        let found = etcd::downgrade(&self.node.etcd, Downgrade::Validate, &version).await?;
         let message = machine::EtcdDowngradeValidate { metadata: None, cluster_downgrade: Some(found) };
         Ok(Response::new(machine::EtcdDowngradeValidateResponse { messages: vec![message] }))
     }
@@ -402,7 +406,7 @@ impl MachineService for Api {
         request: Request<machine::EtcdDowngradeEnableRequest>,
     ) -> Result<Response<machine::EtcdDowngradeEnableResponse>, Status> {
         let version = request.into_inner().version;
-        let found = etcd::downgrade(&self.node, Downgrade::Enable, &version).await?;
+        let found = etcd::downgrade(&self.node.etcd, Downgrade::Enable, &version).await?;
         let message = machine::EtcdDowngradeEnable { metadata: None, cluster_downgrade: Some(found) };
         Ok(Response::new(machine::EtcdDowngradeEnableResponse { messages: vec![message] }))
     }
@@ -411,7 +415,7 @@ impl MachineService for Api {
         &self,
         _request: Request<()>,
     ) -> Result<Response<machine::EtcdDowngradeCancelResponse>, Status> {
-        let found = etcd::downgrade(&self.node, Downgrade::Cancel, "").await?;
+        let found = etcd::downgrade(&self.node.etcd, Downgrade::Cancel, "").await?;
         let message = machine::EtcdDowngradeCancel { metadata: None, cluster_downgrade: Some(found) };
         Ok(Response::new(machine::EtcdDowngradeCancelResponse { messages: vec![message] }))
     }
@@ -420,7 +424,7 @@ impl MachineService for Api {
         &self,
         request: Request<machine::RestartRequest>,
     ) -> Result<Response<machine::RestartResponse>, Status> {
-        containers::restart(&self.node, request.into_inner()).await
+        containers::restart(&self.node.host.paths, &self.node.services, request.into_inner()).await
     }
 
     async fn rollback(
@@ -428,21 +432,21 @@ impl MachineService for Api {
         request: Request<machine::RollbackRequest>,
     ) -> Result<Response<machine::RollbackResponse>, Status> {
         let _ = request;
-        lifecycle::rollback(&self.node)
+        lifecycle::rollback(&self.node.power, &self.node.store.state)
     }
 
     async fn stats(
         &self,
         request: Request<machine::StatsRequest>,
     ) -> Result<Response<machine::StatsResponse>, Status> {
-        containers::stats(&self.node, request.into_inner()).await
+        containers::stats(&self.node.host.paths, &self.node.services, request.into_inner()).await
     }
 
     async fn upgrade(
         &self,
         request: Request<machine::UpgradeRequest>,
     ) -> Result<Response<machine::UpgradeResponse>, Status> {
-        lifecycle::upgrade(&self.node, &request.into_inner())
+        lifecycle::upgrade(&self.node.power, &self.node.store.state, &request.into_inner())
     }
 
     async fn netstat(
@@ -456,21 +460,21 @@ impl MachineService for Api {
         &self,
         request: Request<machine::MetaWriteRequest>,
     ) -> Result<Response<machine::MetaWriteResponse>, Status> {
-        meta::write(&self.node, request.into_inner()).await
+        meta::write(&self.node.power, &self.node.store.meta, request.into_inner()).await
     }
 
     async fn meta_delete(
         &self,
         request: Request<machine::MetaDeleteRequest>,
     ) -> Result<Response<machine::MetaDeleteResponse>, Status> {
-        meta::delete(&self.node, request.into_inner()).await
+        meta::delete(&self.node.power, &self.node.store.meta, request.into_inner()).await
     }
 
     async fn image_pull(
         &self,
         request: Request<machine::ImagePullRequest>,
     ) -> Result<Response<machine::ImagePullResponse>, Status> {
-        containers::image_pull(&self.node, request.into_inner()).await
+        containers::image_pull(&self.node.host.paths, request.into_inner()).await
     }
 
     async fn etcd_snapshot(
@@ -478,11 +482,11 @@ impl MachineService for Api {
         _request: Request<machine::EtcdSnapshotRequest>,
     ) -> Result<Response<Self::EtcdSnapshotStream>, Status> {
         let place = self.streams.files.take()?;
-        Ok(holding(place, etcd::snapshot(&self.node).await?))
+        Ok(holding(place, etcd::snapshot(&self.node.etcd).await?))
     }
 
     async fn kubeconfig(&self, _request: Request<()>) -> Result<Response<Self::KubeconfigStream>, Status> {
-        kubeconfig::kubeconfig(&self.node).await
+        kubeconfig::kubeconfig(&self.node.store).await
     }
 
     async fn packet_capture(
@@ -490,7 +494,7 @@ impl MachineService for Api {
         request: Request<machine::PacketCaptureRequest>,
     ) -> Result<Response<Self::PacketCaptureStream>, Status> {
         let place = self.streams.captures.take()?;
-        Ok(holding(place, capture::packet_capture(&self.node, request.get_ref())?))
+        Ok(holding(place, capture::packet_capture(&self.node.store.state, request.get_ref())?))
     }
 
     async fn image_list(
@@ -498,6 +502,6 @@ impl MachineService for Api {
         request: Request<machine::ImageListRequest>,
     ) -> Result<Response<Self::ImageListStream>, Status> {
         let place = self.streams.files.take()?;
-        Ok(holding(place, containers::image_list(&self.node, request.into_inner()).await?))
+        Ok(holding(place, containers::image_list(&self.node.host.paths, request.into_inner()).await?))
     }
 }

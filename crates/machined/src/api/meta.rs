@@ -2,10 +2,10 @@
 
 use tonic::{Response, Status};
 
-use ichor_ctl_runtime::MetaError;
+use ichor_ctl_runtime::{Meta, MetaError};
 use ichor_wire::machine;
 
-use crate::node::Node;
+use crate::node::Power;
 
 /// Keys are bytes.
 fn key(asked: u32) -> Result<u8, Status> {
@@ -22,8 +22,8 @@ fn status(error: MetaError) -> Status {
     }
 }
 
-fn supported(node: &Node) -> Result<(), Status> {
-    match node.platform.mode.owns_power() {
+fn require_owned(power: &Power) -> Result<(), Status> {
+    match power.is_owned {
         true => Ok(()),
         false => Err(Status::failed_precondition("method is not supported in container mode")),
     }
@@ -31,20 +31,22 @@ fn supported(node: &Node) -> Result<(), Status> {
 
 /// Sets a value.
 pub async fn write(
-    node: &Node,
+    power: &Power,
+    meta: &Meta,
     request: machine::MetaWriteRequest,
 ) -> Result<Response<machine::MetaWriteResponse>, Status> {
-    supported(node)?;
-    node.meta.set(key(request.key)?, request.value).await.map_err(status)?;
+    require_owned(power)?;
+    meta.set(key(request.key)?, request.value).await.map_err(status)?;
     Ok(Response::new(machine::MetaWriteResponse { messages: vec![machine::MetaWrite { metadata: None }] }))
 }
 
 /// Takes a value away.
 pub async fn delete(
-    node: &Node,
+    power: &Power,
+    meta: &Meta,
     request: machine::MetaDeleteRequest,
 ) -> Result<Response<machine::MetaDeleteResponse>, Status> {
-    supported(node)?;
-    node.meta.delete(key(request.key)?).await.map_err(status)?;
+    require_owned(power)?;
+    meta.delete(key(request.key)?).await.map_err(status)?;
     Ok(Response::new(machine::MetaDeleteResponse { messages: vec![machine::MetaDelete { metadata: None }] }))
 }

@@ -29,7 +29,7 @@ const SYSTEM_DISK: &str = "system-disk";
 #[tonic::async_trait]
 impl TimeService for Api {
     async fn time(&self, _request: Request<()>) -> Result<Response<time::TimeResponse>, Status> {
-        let found = self.node.state.find::<TimeServerStatus>("network", TIME_SERVERS);
+        let found = self.node.store.state.find::<TimeServerStatus>("network", TIME_SERVERS);
         let server = found.and_then(|status| status.time_servers.first().cloned());
         match server {
             Some(server) => query(&server).await,
@@ -96,6 +96,7 @@ impl InspectService for Api {
     ) -> Result<Response<inspect::ControllerRuntimeDependenciesResponse>, Status> {
         let edges = self
             .node
+            .store
             .controllers
             .dependencies()
             .into_iter()
@@ -117,9 +118,10 @@ impl InspectService for Api {
 #[tonic::async_trait]
 impl StorageService for Api {
     async fn disks(&self, _request: Request<()>) -> Result<Response<storage::DisksResponse>, Status> {
-        let system = self.node.state.find::<SystemDisk>("runtime", SYSTEM_DISK);
+        let system = self.node.store.state.find::<SystemDisk>("runtime", SYSTEM_DISK);
         let disks = self
             .node
+            .store
             .state
             .list::<Disk>("runtime")
             .iter()
@@ -138,7 +140,8 @@ impl StorageService for Api {
     ) -> Result<Response<storage::BlockDeviceWipeResponse>, Status> {
         for wipe in &request.get_ref().devices {
             let device = format!("/dev/{}", wipe.device);
-            let known = self.node.state.list::<Disk>("runtime").iter().any(|disk| disk.dev_path == device);
+            let known =
+                self.node.store.state.list::<Disk>("runtime").iter().any(|disk| disk.dev_path == device);
             if !known {
                 return Err(Status::not_found(format!("blockdevice {:?} not found", wipe.device)));
             }

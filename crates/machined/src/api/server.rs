@@ -138,21 +138,24 @@ fn read_only(state: &State) -> impl AccessFilter + use<> {
 /// All services of a configured node, without any check of roles.
 pub fn services(node: &Arc<Node>) -> Services {
     let api = Api::new(Arc::clone(node), ApiMode::Configured);
-    let state = StateService::new(node.state.clone(), read_only(&node.state));
+    let state = StateService::new(node.store.state.clone(), read_only(&node.store.state));
     Services::new()
         .with(MachineServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_MAX))
         .with(TimeServiceServer::new(api.clone()))
         .with(InspectServiceServer::new(api.clone()))
         .with(NodeServiceServer::new(api.clone()))
         .with(StorageServiceServer::new(api))
-        .with(ClusterServiceServer::new(ClusterApi::new(Arc::clone(node))))
+        .with(ClusterServiceServer::new(ClusterApi::new(
+            node.store.state.clone(),
+            node.host.paths.gateway_socket(),
+        )))
         .with(state)
 }
 
 /// Serves the machine socket until `stop`.
 pub async fn serve_machine(node: Arc<Node>, listener: UnixListener, stop: CancellationToken) {
     let services = services(&node);
-    let audit = node.audit.clone();
+    let audit = node.journal.audit.clone();
     let make: Make = Box::new(move |peer| {
         let guarded = Gate::new(CatchPanic(services.clone()), ByRole);
         let audited = Audited::new(guarded, audit.clone(), Some(APID_UID));
@@ -229,16 +232,16 @@ pub async fn serve_maintenance(
 ) -> Result<(), ichor_pki::PkiError> {
     let config = tls.server_only()?;
     let api = Api::new(Arc::clone(&node), ApiMode::Maintenance);
-    let state = StateService::new(node.state.clone(), read_only(&node.state));
+    let state = StateService::new(node.store.state.clone(), read_only(&node.store.state));
     let services = Services::new()
         .with(MachineServiceServer::new(api.clone()).max_decoding_message_size(MAINTENANCE_MESSAGE_MAX))
         .with(NodeServiceServer::new(api.clone()))
         .with(StorageServiceServer::new(api))
         .with(state);
     let limits = maintenance_limits();
-    let (audit, ledger) = (node.audit.clone(), Arc::new(Ledger::default()));
-    let tunnel = node.state.clone();
-    let telling = tell_handshakes(Reports(node.audit.clone()), ledger.clone());
+    let (audit, ledger) = (node.journal.audit.clone(), Arc::new(Ledger::default()));
+    let tunnel = node.store.state.clone();
+    let telling = tell_handshakes(Reports(node.journal.audit.clone()), ledger.clone());
     let make: Make = Box::new(move |peer| {
         let gate = Gate::new(CatchPanic(services.clone()), MaintenanceCalls);
         let audited = Audited::new(gate, audit.clone(), None);

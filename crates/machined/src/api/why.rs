@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use tonic::{Request, Response, Status};
 
-use ichor_cosi::EdgeKind;
+use ichor_cosi::{EdgeKind, State};
+use ichor_observe::LogManager;
 use ichor_resource::Definition;
 use ichor_why::{
     Condition, Controller, Edge, Neighbour, Place, Report, Service, ServiceEvent, Snapshot, Target,
@@ -17,8 +18,8 @@ use ichor_wire::ichor::node::{
 
 use super::machine::Api;
 use crate::lanes::HOST;
-use crate::node::Node;
-use crate::services::{Record, ServiceSpec};
+use crate::node::Store;
+use crate::services::{Record, ServiceManager, ServiceSpec};
 
 /// Bytes of a service's log that are looked at for its last lines.
 const LOG_TAIL: usize = 2048;
@@ -30,9 +31,9 @@ const TEXT_MAX: usize = 256;
 impl NodeService for Api {
     async fn why(&self, request: Request<WhyRequest>) -> Result<Response<WhyResponse>, Status> {
         let request = request.into_inner();
-        let target = target(&self.node, &request)?;
+        let target = target(&self.node.store.state, &self.node.services, &request)?;
         let neighbours = HOST.run(ichor_sys::neighbours::read).await;
-        let mut snapshot = snapshot(&self.node, Timestamp::now());
+        let mut snapshot = snapshot(&self.node.store, &self.node.services, &self.node.journal.logs);
         // Without the table there is less evidence, and still an answer.
         snapshot.neighbours = neighbours.ok().and_then(Result::ok).map(shown).unwrap_or_default();
         let report = ichor_why::explain(&snapshot, &target);
@@ -43,7 +44,7 @@ impl NodeService for Api {
         &self,
         request: Request<EtcdRebuildRequest>,
     ) -> Result<Response<EtcdRebuildResponse>, Status> {
-        super::etcd::rebuild(&self.node, request.into_inner()).await
+        super::etcd::rebuild(&self.node.etcd, request.into_inner()).await
     }
 }
 
@@ -57,7 +58,7 @@ fn shown(found: Vec<ichor_sys::neighbours::Neighbour>) -> Vec<Neighbour> {
 }
 
 /// What the question is about: a service before a resource type, since there are few of them.
-fn target(node: &Node, request: &WhyRequest) -> Result<Target, Status> {
+fn target(state: &State, services: &ServiceManager, request: &WhyRequest) -> Result<Target, Status> {
     let WhyRequest { target, id, namespace } = request;
     if target.len() + id.len() + namespace.len() > TEXT_MAX {
         return Err(Status::invalid_argument("the question is too long"));
@@ -69,7 +70,7 @@ fn target(node: &Node, request: &WhyRequest) -> Result<Target, Status> {
     if target.is_empty() || (target == "node" && id.is_empty()) {
         return Ok(Target::Node);
     }
-    let services = node.services.ids();
+    let services = services.ids();
     if id.is_empty() && services.iter().any(|known| known == target) {
         return Ok(Target::Service(target.to_owned()));
     }
@@ -85,7 +86,7 @@ fn target(node: &Node, request: &WhyRequest) -> Result<Target, Status> {
     let wanted = target.to_lowercase();
     let answers =
         |definition: &&&Definition| definition.id() == wanted || definition.all_aliases().contains(&wanted);
-    let definitions = node.state.definitions();
+    let definitions = state.definitions();
     let found: Vec<&&'static Definition> = definitions.iter().filter(answers).collect();
     // The full name is exact even where an alias of another type is the same.
     let definition = match found.as_slice() {
@@ -108,14 +109,15 @@ fn target(node: &Node, request: &WhyRequest) -> Result<Target, Status> {
 }
 
 /// The node as it is now. Contents are shared, not copied.
-fn snapshot(node: &Node, now: Timestamp) -> Snapshot {
-    let kinds = node.state.kinds();
+fn snapshot(store: &Store, services: &ServiceManager, logs: &LogManager) -> Snapshot {
+    let now = Timestamp::now();
+    let kinds = store.state.kinds();
     let resources = kinds
         .iter()
-        .filter_map(|kind| node.state.find_kind(kind.namespace(), kind.type_name()))
+        .filter_map(|kind| store.state.find_kind(kind.namespace(), kind.type_name()))
         .flat_map(|kind| kind.list())
         .collect();
-    let edges = node.controllers.dependencies().into_iter().map(|edge| Edge {
+    let edges = store.controllers.dependencies().into_iter().map(|edge| Edge {
         controller: edge.controller.to_owned(),
         output: matches!(edge.kind, EdgeKind::Output(_)),
         place: Place {
@@ -126,7 +128,7 @@ fn snapshot(node: &Node, now: Timestamp) -> Snapshot {
     });
     let now_ns = i64::try_from(now.as_nanosecond()).unwrap_or(i64::MAX);
     let seconds = |from: i64, to: i64| u64::try_from(to.saturating_sub(from) / 1_000_000_000).unwrap_or(0);
-    let controllers = node.controllers.status().into_iter().map(|status| Controller {
+    let controllers = store.controllers.status().into_iter().map(|status| Controller {
         name: status.name.to_owned(),
         runs: status.runs,
         failures: status.failures,
@@ -137,12 +139,11 @@ fn snapshot(node: &Node, now: Timestamp) -> Snapshot {
     });
     Snapshot {
         resources,
-        services: node
-            .services
+        services: services
             .look(|spec, record| service(spec, record, now))
             .into_iter()
             .map(|mut service| {
-                service.log = last_lines(node, &service.id);
+                service.log = last_lines(logs, &service.id);
                 service
             })
             .collect(),
@@ -181,8 +182,8 @@ fn service(spec: &ServiceSpec, record: &Record, now: Timestamp) -> Service {
     }
 }
 
-fn last_lines(node: &Node, id: &str) -> Vec<String> {
-    let Ok(ring) = node.logs.get(id) else { return Vec::new() };
+fn last_lines(logs: &LogManager, id: &str) -> Vec<String> {
+    let Ok(ring) = logs.get(id) else { return Vec::new() };
     let text = ring.last_bytes(LOG_TAIL);
     text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }

@@ -12,8 +12,7 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 use tracing::{debug, info};
 
-use super::{Data, ETCD, Intent, control_planes};
-use crate::node::Node;
+use super::{ETCD, Intent, Member, control_planes};
 
 /// How long the member may take to say who it is.
 const KNOWN_MAX: Duration = Duration::from_secs(3 * 60);
@@ -53,12 +52,12 @@ pub fn cluster(state: &State) -> Result<Client, Status> {
 }
 
 /// Takes the member of this machine out of the cluster, stops it and forgets its data.
-pub async fn leave(node: &Node, last: Last) -> Result<(), Status> {
-    let id = local_member(&node.state, KNOWN_MAX).await?;
+pub async fn leave(member: &Member, last: Last) -> Result<(), Status> {
+    let id = local_member(&member.state, KNOWN_MAX).await?;
     let began = Instant::now();
     let mut pause = AGAIN.0;
     loop {
-        match remove(&node.state, id, last).await {
+        match remove(&member.state, id, last).await {
             Ok(()) => break,
             Err(error) if may_pass(&error) && began.elapsed() < REMOVE_MAX => {
                 info!(reason = error.message(), "the cluster cannot spare this member yet");
@@ -69,9 +68,9 @@ pub async fn leave(node: &Node, last: Last) -> Result<(), Status> {
         pause = (pause * 2).min(AGAIN.1);
     }
     info!(member = format_id(id), "left the etcd cluster");
-    node.etcd.set(Intent::Join);
-    node.services.stop(ETCD).await.map_err(|error| Status::unknown(error.to_string()))?;
-    let dir = Data::below(&node.paths.ephemeral).dir;
+    member.wanted.set(Intent::Join);
+    member.services.stop(ETCD).await.map_err(|error| Status::unknown(error.to_string()))?;
+    let dir = member.data.dir.clone();
     let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(dir)).await;
     match removed.map_err(|error| Status::internal(error.to_string()))? {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

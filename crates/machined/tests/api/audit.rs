@@ -17,7 +17,7 @@ use crate::bench::{Bench, WAIT};
 
 /// All lines so far.
 async fn lines(bench: &Bench) -> Vec<String> {
-    let mut reader = bench.node.logs.ring(LOG).reader(Start::Oldest);
+    let mut reader = bench.node.journal.logs.ring(LOG).reader(Start::Oldest);
     let mut text = Vec::new();
     while let Some(chunk) = reader.next(64 * 1024).await {
         text.extend_from_slice(&chunk);
@@ -111,9 +111,9 @@ async fn strangers_of_maintenance_mode_are_written_with_their_address() {
 #[tokio::test]
 async fn a_daemon_tells_what_it_turned_away_and_nothing_else() {
     let bench = Bench::start().await;
-    let path = bench.node.paths.run.join("machined/apid.sock");
+    let path = bench.node.host.paths.run.join("machined/apid.sock");
     let listener = unix::bind(&path, Access::PRIVATE).unwrap();
-    let (state, audit) = (bench.node.state.clone(), bench.node.audit.clone());
+    let (state, audit) = (bench.node.store.state.clone(), bench.node.journal.audit.clone());
     tokio::spawn(serve_runtime(state, audit, FOR_APID, listener, CancellationToken::new()));
     let mut client = AuditServiceClient::new(Channel::new(Dialer::unix(&path)));
     let entry = AuditEntry {

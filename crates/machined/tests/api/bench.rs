@@ -73,7 +73,7 @@ impl Bench {
         };
         let node = parts.assemble(Arc::new(supervisor), found.processes, &tasks).unwrap();
         // The tasks hold the node weakly; whoever holds the sequencer holds them.
-        let socket = node.paths.machine_socket();
+        let socket = node.host.paths.machine_socket();
         let stop = CancellationToken::new();
         let (served, stopped, path) = (Arc::clone(&node), stop.clone(), socket.clone());
         let bound = api.spawn(async move {
@@ -114,13 +114,13 @@ impl Bench {
 
     /// Puts a configuration in place as the boot does.
     pub async fn configure(&self, yaml: &'static str) {
-        let change = self.node.config.change().await;
+        let change = self.node.store.config.change().await;
         change.persist(&Bytes::from_static(yaml.as_bytes())).await.unwrap();
         change.activate(&Bytes::from_static(yaml.as_bytes())).unwrap();
     }
 
     pub fn active(&self) -> String {
-        self.node.config.active().map(|config| text(&config.yaml)).unwrap_or_default()
+        self.node.store.config.active().map(|config| text(&config.yaml)).unwrap_or_default()
     }
 
     pub fn on_disk(&self) -> String {
@@ -129,7 +129,7 @@ impl Bench {
 
     /// What a client handed in in maintenance mode.
     pub fn submitted(&self) -> Option<String> {
-        let found = self.node.state.find::<MachineConfig>("config", MachineConfig::MAINTENANCE)?;
+        let found = self.node.store.state.find::<MachineConfig>("config", MachineConfig::MAINTENANCE)?;
         Some(text(&found.yaml))
     }
 

@@ -41,7 +41,7 @@ async fn measure(bench: &Bench) -> [(Duration, Duration); 2] {
     let (mut saved, mut issued) = (Vec::new(), Vec::new());
     for _ in 0..ATTEMPTS {
         let start = Instant::now();
-        let change = bench.node.config.change().await;
+        let change = bench.node.store.config.change().await;
         let yaml = Bytes::from_static(WORKER.as_bytes());
         let save = change.persist(&yaml);
         tokio::time::timeout(WAIT, save).await.expect("a configuration is not saved").unwrap();

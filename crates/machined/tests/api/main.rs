@@ -69,7 +69,7 @@ async fn what_is_missing_says_so() {
 #[tokio::test]
 async fn services_logs_and_counters_answer() {
     let bench = Bench::start().await;
-    bench.node.logs.ring("apid").write(b"hello\n");
+    bench.node.journal.logs.ring("apid").write(b"hello\n");
     let logs = machine::LogsRequest {
         namespace: "system".into(),
         id: "apid".into(),

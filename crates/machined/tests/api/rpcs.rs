@@ -16,7 +16,7 @@ async fn meta_values_are_written_shown_and_taken_away() {
     let bench = Bench::start().await;
     let write = |key, value: &[u8]| machine::MetaWriteRequest { key, value: value.to_vec() };
     bench.machine().meta_write(bench.as_admin(write(0x0a, b"hello"))).await.unwrap();
-    let shown = bench.node.state.find::<ichor_resource::runtime::MetaKey>("runtime", "0x0a").unwrap();
+    let shown = bench.node.store.state.find::<ichor_resource::runtime::MetaKey>("runtime", "0x0a").unwrap();
     assert_eq!(shown.value, "hello");
     let code = |result: Result<_, tonic::Status>| result.map(drop::<tonic::Response<_>>).unwrap_err().code();
     assert_eq!(
@@ -58,7 +58,7 @@ async fn without_containerd_the_node_shows_its_own_and_says_so_for_the_rest() {
     assert_eq!(bench.machine().logs(bench.as_reader(logs)).await.unwrap_err().code(), Code::Unavailable);
 
     // A socket with nobody behind it.
-    drop(std::os::unix::net::UnixListener::bind(&bench.node.paths.containerd).unwrap());
+    drop(std::os::unix::net::UnixListener::bind(&bench.node.host.paths.containerd).unwrap());
     let error = bench.machine().containers(bench.as_reader(kubernetes)).await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
     assert!(error.message().contains("dial unix"), "{error}");
@@ -118,7 +118,7 @@ async fn captures_are_refused_for_what_they_are() {
     let bench = Bench::start().await;
     let add = |name: &str, kind: LinkType| {
         let link = LinkStatus { index: 1, r#type: kind, ..LinkStatus::default() };
-        bench.node.state.create("network", name, link, "").unwrap();
+        bench.node.store.state.create("network", name, link, "").unwrap();
     };
     add("lo", LinkType::LOOPBCK);
     add("can0", LinkType::CAN);
@@ -148,7 +148,7 @@ async fn captures_are_refused_for_what_they_are() {
 async fn a_capture_is_a_file_and_its_place_is_free_when_the_caller_goes() {
     let bench = Bench::start().await;
     let link = LinkStatus { index: 1, r#type: LinkType::LOOPBCK, ..LinkStatus::default() };
-    bench.node.state.create("network", "lo", link, "").unwrap();
+    bench.node.store.state.create("network", "lo", link, "").unwrap();
     let ask = || machine::PacketCaptureRequest { interface: "lo".into(), snap_len: 64, ..Default::default() };
     let mut open = Vec::new();
     for _ in 0..8 {

@@ -36,6 +36,7 @@ async fn resources_are_found_by_every_name_they_have() {
     assert_eq!(ask(&bench, "timestatus/node", "").await.unwrap().findings.len(), 1);
     bench
         .node
+        .store
         .state
         .create("runtime", "node", TimeStatus { synced: true, ..TimeStatus::default() }, "x")
         .unwrap();

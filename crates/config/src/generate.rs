@@ -21,10 +21,6 @@ use crate::{
 
 /// The Kubernetes version that is used unless another is asked for.
 pub const KUBERNETES_VERSION: &str = "1.35.0";
-/// The installer image that is used unless another is asked for.
-pub const INSTALLER_IMAGE: &str = "ghcr.io/siderolabs/installer:v1.12.1";
-/// The disk that is used unless another is asked for.
-pub const INSTALL_DISK: &str = "/dev/sda";
 
 /// What configurations are made from.
 #[derive(Clone, Debug)]

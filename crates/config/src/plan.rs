@@ -2,7 +2,7 @@
 
 use crate::{
     diff,
-    documents::{CommentMode, Documents},
+    documents::Documents,
     model::Field,
     v1alpha1::{Config, MachineConfig, features::Features},
 };
@@ -138,12 +138,4 @@ fn changed_keys(old: &Config, new: &Config) -> Vec<String> {
         keys.push("machine".to_owned());
     }
     keys
-}
-
-/// The text of a dry run: what would be done and what would change.
-pub fn dry_run_summary(mode_text: &str, old: Option<&Documents>, new: &Documents) -> String {
-    let before = old.map(|old| old.encode(CommentMode::None)).unwrap_or_default();
-    let changes = diff::diff_text(&before, &new.encode(CommentMode::None));
-    let changes = if changes.is_empty() { "No changes.".to_owned() } else { changes };
-    format!("Dry run summary:\n{mode_text} (skipped in dry-run).\nConfig diff:\n\n{changes}")
 }

@@ -1,7 +1,5 @@
 //! The client configuration: which cluster to talk to, where, and with which certificate.
 
-use std::path::PathBuf;
-
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 use crate::{
@@ -248,30 +246,6 @@ pub fn endpoint_address(endpoint: &str) -> String {
         None => host.contains(':'),
     };
     if has_port { host.to_owned() } else { format!("{host}:{DEFAULT_PORT}") }
-}
-
-/// Where a client configuration is looked for, in order; the last place is read-only.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SearchPaths {
-    /// Places that may be written to.
-    pub writable: Vec<PathBuf>,
-    /// The place inside a Kubernetes pod.
-    pub service_account: PathBuf,
-}
-
-impl SearchPaths {
-    /// The places that follow from the environment.
-    pub fn from_env(talosconfig: Option<&str>, talos_home: Option<&str>, home: Option<&str>) -> Self {
-        let mut writable = Vec::new();
-        if let Some(path) = talosconfig.filter(|path| !path.is_empty()) {
-            writable.push(PathBuf::from(path));
-        }
-        match talos_home.map(PathBuf::from).filter(|path| path.is_absolute()) {
-            Some(path) => writable.push(path.join("config")),
-            None => writable.push(PathBuf::from(home.unwrap_or("/")).join(".talos").join("config")),
-        }
-        Self { writable, service_account: PathBuf::from("/var/run/secrets/talos.dev/config") }
-    }
 }
 
 #[cfg(test)]

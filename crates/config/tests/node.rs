@@ -1,12 +1,8 @@
 //! What a running node asks: which changes need a reboot, what the documents say together.
 
 use expect_test::expect;
-use ichor_config::{
-    Documents,
-    access::{HostnameSource, TimeSettings},
-    plan,
-};
-use ichor_types::{GoDuration, MachineType};
+use ichor_config::{Documents, plan};
+use ichor_types::MachineType;
 
 fn load(text: &str) -> Documents {
     Documents::load(text.as_bytes()).unwrap_or_else(|error| panic!("{}", error.render("text", text)))
@@ -83,56 +79,14 @@ fn some_changes_need_a_reboot_and_say_which() {
 }
 
 #[test]
-fn a_dry_run_shows_what_would_change() {
-    let base = load(BASE);
-    let summary = plan::dry_run_summary("Applied configuration without a reboot", Some(&base), &base);
-    expect![[r#"
-        Dry run summary:
-        Applied configuration without a reboot (skipped in dry-run).
-        Config diff:
-
-        No changes."#]]
-    .assert_eq(&summary);
-}
-
-#[test]
-fn older_sections_and_newer_documents_say_the_same() {
-    let old = with(
-        "network:\n    hostname: a\n    nameservers: [10.0.0.1, bad]\n    searchDomains: [x]\n    extraHostEntries:\n        - ip: 10.0.0.9\n          aliases: [n]\ntime:\n    servers: [ntp, /dev/ptp0]\n    bootTimeout: 1m\n",
-    );
-    let new = load(
-        "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: a\n---\napiVersion: v1alpha1\nkind: ResolverConfig\n\
-         nameservers:\n    - address: 10.0.0.1\nsearchDomains:\n    domains: [x]\n---\napiVersion: v1alpha1\n\
-         kind: StaticHostConfig\nname: 10.0.0.9\nhostnames: [n]\n---\napiVersion: v1alpha1\nkind: TimeSyncConfig\n\
-         bootTimeout: 1m\nntp:\n    servers: [ntp]\n",
-    );
-    for documents in [&old, &new] {
-        assert_eq!(documents.hostname_source(), HostnameSource::Static("a".to_owned()));
-        assert_eq!(documents.nameservers(), ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
-        assert_eq!(documents.search_domains(), ["x"]);
-        assert_eq!(documents.static_hosts().len(), 1);
-        assert_eq!(documents.time().servers, ["ntp"]);
-        assert_eq!(documents.time().boot_timeout, GoDuration::from_secs(60));
-    }
-    assert_eq!(old.time().devices, ["/dev/ptp0"]);
-    assert_eq!(old.machine_type(), MachineType::Worker);
-}
-
-#[test]
 fn every_question_has_an_answer_for_an_empty_configuration() {
     for text in ["machine:\n", "cluster:\n", "debug: true\n", "apiVersion: v1alpha1\nkind: ZswapConfig\n"] {
         let documents = load(text);
         assert_eq!(documents.machine_type(), MachineType::Unknown);
-        assert_eq!(documents.hostname_source(), HostnameSource::FromAddress);
-        assert_eq!(documents.time(), TimeSettings::default());
-        assert!(documents.machine_ca().is_none() && documents.accepted_machine_cas().is_empty());
-        assert!(documents.env().is_empty() && documents.sysctls().is_empty() && documents.sysfs().is_empty());
-        assert!(!documents.describes_links() && documents.links().next().is_none());
-        assert_eq!(documents.cluster_name(), "");
         assert_eq!(documents.api_server_port(), 6443);
         assert_eq!(documents.pod_subnets()[0].to_string(), "10.244.0.0/16");
         assert_eq!(documents.dns_domain(), "cluster.local");
-        assert!(documents.kube_prism_port().is_none() && !documents.host_dns_enabled());
+        assert!(documents.kube_prism_port().is_none() && documents.legacy_devices().is_empty());
         assert!(documents.validate_images("v1.12.1").is_ok());
     }
 }

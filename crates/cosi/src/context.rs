@@ -12,7 +12,6 @@ use crate::controller::{Controller, Wake};
 use crate::dependency::Input;
 use crate::error::StateError;
 use crate::handle::KindHandle;
-use crate::query::Query;
 use crate::state::{State, TypeEntry, list_of};
 use crate::typed::Typed;
 
@@ -85,14 +84,9 @@ impl Context {
         Ok(self.access.state.look_up(namespace, of.type_name, id))
     }
 
-    fn all(
-        &self,
-        namespace: &str,
-        entry: TypeEntry,
-        query: Option<&Query>,
-    ) -> Result<Vec<Arc<Resource>>, StateError> {
+    fn all(&self, namespace: &str, entry: TypeEntry) -> Result<Vec<Arc<Resource>>, StateError> {
         self.access.read(namespace, entry.definition.type_name, None)?;
-        Ok(list_of(&self.access.state.kind_of_entry(namespace, entry), query, entry.spec_type))
+        Ok(list_of(&self.access.state.kind_of_entry(namespace, entry), None, entry.spec_type))
     }
 
     /// The kind of an output.
@@ -146,17 +140,7 @@ impl Context {
 
     /// All resources, sorted by id.
     pub fn list_in<T: TypedSpec>(&self, namespace: &str) -> Result<Vec<Typed<T>>, StateError> {
-        let list = self.all(namespace, TypeEntry::of::<T>(), None)?;
-        Ok(list.into_iter().map(Typed::trusted).collect())
-    }
-
-    /// The resources that match, sorted by id.
-    pub fn query_in<T: TypedSpec>(
-        &self,
-        namespace: &str,
-        query: &Query,
-    ) -> Result<Vec<Typed<T>>, StateError> {
-        let list = self.all(namespace, TypeEntry::of::<T>(), Some(query))?;
+        let list = self.all(namespace, TypeEntry::of::<T>())?;
         Ok(list.into_iter().map(Typed::trusted).collect())
     }
 

@@ -12,9 +12,6 @@ pub enum Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// Nobody in particular.
-    pub const NOBODY: Self = Owner::Text("");
-
     /// The text.
     pub fn as_str(&self) -> &str {
         match self {

@@ -96,11 +96,6 @@ impl Query {
         Self::term(key, LabelOp::Exists, Vec::new())
     }
 
-    /// Resources whose label has this value.
-    pub fn label_equal(key: impl Into<String>, value: impl Into<String>) -> Self {
-        Self::term(key, LabelOp::Equal, vec![value.into()])
-    }
-
     fn term(key: impl Into<String>, op: LabelOp, values: Vec<String>) -> Self {
         let key = key.into();
         let terms = vec![LabelTerm { key, op, values, invert: false }];

@@ -150,13 +150,6 @@ impl Runtime {
         list
     }
 
-    /// The wake handle of a controller.
-    pub fn wake_handle(&self, name: &str) -> Option<Wake> {
-        let board = self.lock();
-        let entry = board.entries.iter().find(|entry| entry.access.name == name);
-        entry.map(|entry| entry.wake.clone())
-    }
-
     fn lock(&self) -> MutexGuard<'_, Board> {
         self.0.board.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -46,11 +46,6 @@ impl<T> Typed<T> {
     pub fn resource(&self) -> &Arc<Resource> {
         &self.resource
     }
-
-    /// The resource itself, given away.
-    pub fn into_resource(self) -> Arc<Resource> {
-        self.resource
-    }
 }
 
 impl<T: TypedSpec> Deref for Typed<T> {

@@ -39,16 +39,6 @@ pub fn cluster(addresses: impl IntoIterator<Item = IpAddr>) -> Result<Client, Cl
     Ok(Client::connect(addresses.into_iter().map(endpoint), &tls()?)?.require_leader())
 }
 
-/// A client of the member with these client URLs.
-pub fn of_urls(urls: &[String]) -> Result<Client, ClientError> {
-    let endpoints = urls.iter().filter_map(|url| {
-        let rest = url.strip_prefix("https://").unwrap_or(url);
-        let (host, port) = rest.trim_end_matches('/').rsplit_once(':')?;
-        Some(Endpoint::new(host.trim_matches(['[', ']']), port.parse().ok()?))
-    });
-    Ok(Client::connect(endpoints, &tls()?)?)
-}
-
 fn endpoint(address: IpAddr) -> Endpoint {
     Endpoint::new(address.to_string(), CLIENT_PORT)
 }

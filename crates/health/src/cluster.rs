@@ -113,19 +113,6 @@ impl Check {
             _ => Duration::from_secs(5),
         }
     }
-
-    /// Whether the API of Kubernetes is asked.
-    pub const fn needs_kubernetes(self) -> bool {
-        matches!(
-            self,
-            Check::NodesReport
-                | Check::ControlPlaneReady
-                | Check::NodesReady
-                | Check::KubeProxy
-                | Check::CoreDns
-                | Check::Schedulable
-        )
-    }
 }
 
 /// A cluster that can be asked.

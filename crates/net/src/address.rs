@@ -30,8 +30,6 @@ pub const FLAG_PERMANENT: u32 = 0x80;
 pub const FLAG_TENTATIVE: u32 = 0x40;
 /// Flag of IPv6 addresses that another machine turned out to have.
 pub const FLAG_DAD_FAILED: u32 = 0x08;
-/// Flag that skips the check for duplicates.
-pub const FLAG_NODAD: u32 = 0x02;
 
 /// An address of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]

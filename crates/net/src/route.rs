@@ -21,8 +21,6 @@ const HEADER: usize = 12;
 
 /// The table ordinary lookups use.
 pub const TABLE_MAIN: u32 = 254;
-/// The table of the machine's own addresses.
-pub const TABLE_LOCAL: u32 = 255;
 
 /// Which Internet protocol a route or rule belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

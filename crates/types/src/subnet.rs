@@ -17,11 +17,6 @@ pub fn is_valid_filter(text: &str) -> bool {
     parse_prefix_or_addr(text.strip_prefix('!').unwrap_or(text)).is_some()
 }
 
-/// The addresses that pass the filter, in their order; an empty filter passes everything.
-pub fn filter_addresses(addresses: &[IpAddr], filter: &[String]) -> Vec<IpAddr> {
-    addresses.iter().copied().filter(|address| passes(*address, filter)).collect()
-}
-
 /// True if the address lies in an included prefix (or none is given) and in no excluded one.
 pub fn passes(address: IpAddr, filter: &[String]) -> bool {
     let mut included = true;

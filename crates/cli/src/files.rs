@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+
+use ichor_sys::file::Draft;
 
 use crate::failure::{Context, Failure};
 
@@ -73,59 +74,41 @@ pub fn check_parent(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a file beside its place and moves it there, so that a reader sees the old one or the new one.
+/// Replaces a file durably: a reader sees the old one or the new one.
 pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), Failure> {
-    let staged = stage(path, content, mode)?;
-    staged.settle()
+    settle(path, stage(path, content, mode)?)
 }
 
 /// Writes several files; when one cannot be written, none is changed.
 pub fn write_together(contents: &[(PathBuf, Vec<u8>)], mode: u32) -> Result<(), Failure> {
-    let staged: Vec<Staged> =
-        contents.iter().map(|(path, content)| stage(path, content, mode)).collect::<Result<_, _>>()?;
-    staged.into_iter().try_for_each(Staged::settle)
+    let staged: Vec<(&Path, Draft)> = contents
+        .iter()
+        .map(|(path, content)| Ok((path.as_path(), stage(path, content, mode)?)))
+        .collect::<Result<_, Failure>>()?;
+    staged.into_iter().try_for_each(|(path, draft)| settle(path, draft))
 }
 
-/// A file that is written, but not yet in its place; it goes when it is dropped.
-struct Staged {
-    temporary: PathBuf,
-    path: PathBuf,
+fn settle(path: &Path, draft: Draft) -> Result<(), Failure> {
+    draft.commit().context(format!("write {}", path.display()))
 }
 
-impl Staged {
-    fn settle(self) -> Result<(), Failure> {
-        fs::rename(&self.temporary, &self.path).context(format!("write {}", self.path.display()))
-    }
-}
-
-impl Drop for Staged {
-    fn drop(&mut self) {
-        // After it has been moved there is nothing left to remove.
-        let _ = fs::remove_file(&self.temporary);
-    }
-}
-
-fn stage(path: &Path, content: &[u8], mode: u32) -> Result<Staged, Failure> {
+fn stage(path: &Path, content: &[u8], mode: u32) -> Result<Draft, Failure> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         fs::create_dir_all(parent).context(format!("create {}", parent.display()))?;
     }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let staged = Staged { temporary: path.with_file_name(name), path: path.to_owned() };
-    let written = (|| {
+    let draft = || {
         // It is replaced by renaming, which a directory would not stand in the way of until then.
         if path.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
+            return Err(io::Error::from(io::ErrorKind::IsADirectory));
         }
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&staged.temporary)?;
-        file.write_all(content)?;
-        // The mode of an earlier attempt's file, or one cut by the umask, would stay otherwise.
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
-        file.sync_all()
-    })();
-    written.context(format!("write {}", path.display()))?;
-    Ok(staged)
+        // Several commands may write the same file at the same time.
+        let mut draft = Draft::create_as(path, &format!("{}.tmp", std::process::id()), mode)?;
+        draft.write_all(content)?;
+        // On disk before the first of several is put in place.
+        draft.file().sync_all()?;
+        Ok(draft)
+    };
+    draft().context(format!("write {}", path.display()))
 }
 
 /// The text of an error without the number behind it.

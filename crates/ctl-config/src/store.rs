@@ -192,7 +192,7 @@ mod tests {
     #[tokio::test]
     async fn what_the_disk_refuses_is_not_in_state() {
         let (dir, store) = bench();
-        std::fs::create_dir(dir.path().join("config.yaml-tmp")).unwrap();
+        std::fs::create_dir(dir.path().join(".config.yaml.new")).unwrap();
         let change = store.change().await;
         change.persist(&Bytes::from_static(b"a")).await.unwrap_err();
         assert_eq!(text(store.persistent()), "");

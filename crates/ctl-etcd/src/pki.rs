@@ -1,7 +1,7 @@
 //! The certificates of etcd as files, for etcd alone to read.
 
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::{Path, PathBuf};
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
@@ -50,15 +50,7 @@ impl PkiController {
     }
 
     fn put(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let fresh = path.with_extension("new");
-        match std::fs::remove_file(&fresh) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(&fresh)?;
-        file.write_all(bytes)?;
-        self.own(&fresh)?;
-        std::fs::rename(&fresh, path)
+        ichor_sys::file::replace_if_changed(path, bytes, 0o400, self.owner).map(drop)
     }
 
     fn own(&self, path: &Path) -> io::Result<()> {

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,11 +85,7 @@ impl Memory {
 
     fn write(&self, name: &str, text: &str) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
-        let fresh = self.0.join(format!(".{name}.new"));
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-        io::Write::write_all(&mut file, text.as_bytes())?;
-        fs::rename(&fresh, self.0.join(name))
+        ichor_sys::file::replace(&self.0.join(name), text.as_bytes(), 0o600)
     }
 }
 

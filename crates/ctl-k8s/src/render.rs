@@ -1,8 +1,8 @@
 //! Files of the control plane: what its pods read, each for the user that reads it.
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
@@ -15,6 +15,7 @@ use ichor_resource::secrets::{
     EtcdRootSecret, EtcdSecret, KubernetesDynamicCert, KubernetesRootSecret, KubernetesSecret,
 };
 use ichor_resource::value::{PemCertificate, PemCertificateAndKey};
+use ichor_sys::file::replace_if_changed;
 
 use crate::files;
 use crate::pods::{CONFIGS, SECRETS};
@@ -73,27 +74,9 @@ impl Disk {
         let path = directory.join(name);
         let owner = USERS.iter().find(|(known, _)| *known == component).map(|(_, id)| *id);
         let failed = |source| WriteError { path: path.clone(), source };
-        if fs::read(&path).is_ok_and(|old| old == content) {
-            return Ok(());
-        }
         fs::DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&directory).map_err(failed)?;
-        let fresh = directory.join(format!(".{name}.new"));
-        let put = || -> io::Result<()> {
-            // What a death in between left behind may not be writable.
-            match fs::remove_file(&fresh) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                Ok(()) | Err(_) => {}
-            }
-            let mut file =
-                fs::OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&fresh)?;
-            file.write_all(content)?;
-            file.set_permissions(fs::Permissions::from_mode(FILE_MODE))?;
-            if let Some(id) = owner.filter(|_| self.owners) {
-                chown(&fresh, Some(id), Some(id))?;
-            }
-            fs::rename(&fresh, &path)
-        };
-        put().map_err(failed)
+        let owner = owner.filter(|_| self.owners);
+        replace_if_changed(&path, content, FILE_MODE, owner).map(drop).map_err(failed)
     }
 }
 

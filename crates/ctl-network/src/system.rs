@@ -216,15 +216,7 @@ impl Host for SystemHost {
     }
 
     fn write_state(&self, name: &str, contents: &[u8], mode: u32) -> io::Result<()> {
-        let (path, fresh) = (self.state.join(name), self.state.join(format!("{name}.new")));
-        if fs::read(&path).is_ok_and(|held| held == contents) {
-            return Ok(());
-        }
-        let mut file =
-            fs::OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(&fresh)?;
-        file.write_all(contents)?;
-        file.sync_all()?;
-        fs::rename(&fresh, &path)
+        ichor_sys::file::replace_if_changed(&self.state.join(name), contents, mode, None).map(drop)
     }
 
     fn write_pod_resolv_conf(&self, contents: &[u8]) -> io::Result<()> {

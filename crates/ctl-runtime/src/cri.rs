@@ -12,8 +12,8 @@ pub mod toml;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use ichor_cosi::{
@@ -22,6 +22,7 @@ use ichor_cosi::{
 use ichor_ctl::{Configuration, active_input};
 use ichor_resource::cri::{ImageCacheConfig, ImageCacheStatus, RegistryConfig, SeccompProfile};
 use ichor_resource::files::{EtcFileSpec, EtcFileStatus};
+use ichor_sys::file::replace_if_changed;
 
 /// The merged file, below `/etc`.
 pub const MERGED: &str = "cri/conf.d/cri.toml";
@@ -160,7 +161,7 @@ impl Controller for SeccompProfileFileController {
         let mut kept = BTreeSet::new();
         for profile in profiles.iter().filter(|profile| plain_name(&profile.name)) {
             let text = serde_json::to_vec(&profile.value.0)?;
-            write_if_new(&self.directory.join(&profile.name), &text, 0o644)?;
+            replace_if_changed(&self.directory.join(&profile.name), text.as_ref(), 0o644, None)?;
             kept.insert(profile.name.clone());
         }
         Ok(remove_others(&self.directory, &kept)?)
@@ -201,7 +202,7 @@ impl Controller for CRIRegistryConfigController {
             let dir = top.join(name);
             make_dir(&dir)?;
             for (name, content) in files.iter().filter(|(name, _)| plain_name(name)) {
-                write_if_new(&dir.join(name), content, 0o600)?;
+                replace_if_changed(&dir.join(name), content, 0o600, None)?;
             }
             remove_others(&dir, &files.keys().cloned().collect())?;
         }
@@ -339,16 +340,6 @@ fn merged(etc: &Path) -> Result<(String, Vec<(String, String)>), ControllerError
 
 fn make_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-fn write_if_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    if fs::read(path).is_ok_and(|held| held == content) {
-        return Ok(());
-    }
-    let draft = path.with_extension("tmp");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&draft)?;
-    file.write_all(content)?;
-    fs::rename(&draft, path)
 }
 
 /// Removes everything of a directory but these names.

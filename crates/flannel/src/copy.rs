@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use ichor_sys::file::Draft;
 
 /// `cp [-f] FROM... TO`.
 pub fn main(args: &[String]) -> ExitCode {
@@ -42,11 +45,11 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
         (true, Some(name)) => to.join(name),
         _ => to.to_owned(),
     };
-    let name = to.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
-    // A leading dot: directories of configuration are read by their names' endings.
-    let fresh = to.with_file_name(format!(".{name}.new"));
-    fs::copy(from, &fresh)?;
-    fs::rename(&fresh, &to)
+    let mut from = fs::File::open(from)?;
+    let mode = from.metadata()?.permissions().mode();
+    let mut draft = Draft::create(&to, mode & 0o7777)?;
+    io::copy(&mut from, &mut draft)?;
+    draft.commit()
 }
 
 #[cfg(test)]

@@ -453,9 +453,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
-    let fresh = path.with_extension("new");
-    fs::write(&fresh, text)?;
-    fs::rename(&fresh, path)
+    ichor_sys::file::replace(path, text.as_bytes(), 0o644)
 }
 
 fn now() -> String {

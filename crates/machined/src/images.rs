@@ -47,9 +47,7 @@ impl Memory {
     fn keep(&self, id: &str, image: &str, root: &ImageRoot) -> std::io::Result<()> {
         let text = serde_json::json!([image, root.base, root.options, root.command, root.env]).to_string();
         std::fs::create_dir_all(&self.0)?;
-        let fresh = self.0.join(format!(".{id}"));
-        std::fs::write(&fresh, text)?;
-        std::fs::rename(fresh, self.0.join(id))
+        ichor_sys::file::replace(&self.0.join(id), text.as_bytes(), 0o600)
     }
 
     fn recall(&self, id: &str, image: &str) -> Option<ImageRoot> {

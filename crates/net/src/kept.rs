@@ -21,13 +21,10 @@ fn since_boot() -> Duration {
 pub(crate) fn save(path: &Path, answer: &[u8]) {
     let millis = u64::try_from(since_boot().as_millis()).unwrap_or(0);
     let bytes = [&millis.to_be_bytes()[..], answer].concat();
-    // Renamed into place: a crash in between leaves the last one.
-    let fresh = path.with_extension("new");
     let written = path
         .parent()
         .map_or(Ok(()), fs::create_dir_all)
-        .and_then(|()| fs::write(&fresh, bytes))
-        .and_then(|()| fs::rename(&fresh, path));
+        .and_then(|()| ichor_sys::file::replace(path, &bytes, 0o600));
     if let Err(error) = written {
         tracing::debug!(path = %path.display(), %error, "lease not kept");
     }

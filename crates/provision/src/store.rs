@@ -69,12 +69,13 @@ impl Store {
     /// Writes the state file, whole or not at all.
     pub fn save(&self, cluster: &Cluster) -> Result<(), ProvisionError> {
         let path = self.dir(&cluster.name)?.join(STATE_FILE);
-        let part = path.with_extension("part");
         let text = serde_json::to_vec_pretty(cluster)
             .map_err(|source| ProvisionError::DamagedState { path: path.clone(), source })?;
-        fs::write(&part, text)
-            .and_then(|()| fs::rename(&part, &path))
-            .map_err(|source| ProvisionError::File { what: "write", path, source })
+        ichor_sys::file::replace(&path, &text, 0o644).map_err(|source| ProvisionError::File {
+            what: "write",
+            path,
+            source,
+        })
     }
 
     /// Reads a cluster.

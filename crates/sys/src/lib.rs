@@ -11,6 +11,7 @@ pub mod counters;
 pub mod credentials;
 pub mod device;
 pub mod fdpass;
+pub mod file;
 pub mod host;
 pub mod kmsg;
 pub mod listener;

@@ -1,7 +1,7 @@
 //! `etcd backup` and `etcd fetch`: copies of the database in a directory or a bucket, sealed, and back again.
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ichor_ops::Problem;
@@ -201,8 +201,8 @@ fn place(given: Option<&str>, bucket: &BucketFlags, cluster: &str) -> Result<etc
 }
 
 fn seal(recipients: Vec<Recipient>) -> Box<Seal> {
-    Box::new(move |from: &mut File, to: &mut BufWriter<File>| {
-        age::encrypt(&recipients, from, to)
+    Box::new(move |from: &mut File, mut to: &mut dyn Write| {
+        age::encrypt(&recipients, from, &mut to)
             .map_err(|error| Problem::Invalid { what: "seal".to_owned(), reason: chain(&error) }.into())
     })
 }

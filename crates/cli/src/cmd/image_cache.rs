@@ -1,11 +1,12 @@
 //! `image cache-create` and `image cache-serve`: images in a directory, and that directory as a registry.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Seek as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ichor_sys::file::Draft;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -78,7 +79,8 @@ pub fn create(call: &Call) -> Result<(), Failure> {
     })
     .map_err(|failure| failure.within("error generating cache"))?;
     if flat {
-        return fs::rename(&part, &destination).context(format!("write {}", destination.display()));
+        return ichor_sys::file::rename(&part, &destination)
+            .context(format!("write {}", destination.display()));
     }
     let platform = call.list("platform").first().cloned().unwrap_or_default();
     pack(&part, &destination, &Platform::parse(&platform)?)?;
@@ -213,17 +215,18 @@ impl Cache {
             return Ok(());
         }
         eprintln!("> layer \"{digest}\" (size {})...", text::bytes(size));
-        let part = path.with_extension("part");
-        let mut file = fs::File::create(&part).context(format!("write {}", part.display()))?;
-        registry.blob(image, digest, size, &mut file).await?;
-        drop(file);
-        if !is_whole(&part, digest) {
+        let failed = || format!("write {}", path.display());
+        let mut draft = Draft::create(&path, 0o644).context(failed())?;
+        registry.blob(image, digest, size, &mut draft).await?;
+        draft.file().rewind().context(failed())?;
+        if !has_digest(draft.file(), digest) {
             return Err(Failure::new(format!("what the registry sent is not {digest}")));
         }
+        draft.commit().context(failed())?;
         if let Some(kept) = kept {
-            fs::copy(&part, &kept).context(format!("write {}", kept.display()))?;
+            fs::copy(&path, &kept).context(format!("write {}", kept.display()))?;
         }
-        fs::rename(&part, &path).context(format!("write {}", path.display()))
+        Ok(())
     }
 }
 
@@ -232,7 +235,10 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 fn is_whole(path: &Path, digest: &str) -> bool {
-    let Ok(mut file) = fs::File::open(path) else { return false };
+    fs::File::open(path).is_ok_and(|file| has_digest(&file, digest))
+}
+
+fn has_digest(mut file: &fs::File, digest: &str) -> bool {
     let Ok(sum) = ichor_pki::sha256_reader(&mut file) else { return false };
     let hex: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
     digest.strip_prefix("sha256:") == Some(&hex)

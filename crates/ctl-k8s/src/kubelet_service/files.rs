@@ -1,8 +1,8 @@
 //! The kubelet's files on the machine: what is there, and the steps of a plan.
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::plan::{Found, KUBERNETES, OWN, Step};
@@ -85,22 +85,9 @@ fn read(path: &Path) -> Option<Vec<u8>> {
     fits.then(|| fs::read(path).ok())?
 }
 
-/// Replaces a file in one step; one that says the same stays.
+/// Replaces a file; one that says the same stays.
 fn put(path: &Path, content: &[u8], mode: u32) -> Result<(), KubeletServiceError> {
-    if read(path).is_some_and(|old| old == content) {
-        return Ok(());
-    }
-    let mut fresh = path.to_owned().into_os_string();
-    fresh.push(".new");
-    let fresh = PathBuf::from(fresh);
-    remove(&fresh)?;
-    let write = || -> io::Result<()> {
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
-        file.write_all(content)?;
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
-        fs::rename(&fresh, path)
-    };
-    at("write", path, write())
+    at("write", path, ichor_sys::file::replace_if_changed(path, content, mode, None)).map(drop)
 }
 
 fn remove(path: &Path) -> Result<(), KubeletServiceError> {

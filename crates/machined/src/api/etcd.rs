@@ -1,7 +1,6 @@
 //! The etcd member of this machine and its cluster; bootstrap.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +12,7 @@ use ichor_ctl_etcd::client;
 use ichor_etcd::{Alarm, AlarmKind, Client, Downgrade, Snapshot};
 use ichor_resource::config::MachineType;
 use ichor_resource::time::TimeStatus;
+use ichor_sys::file::Draft;
 use ichor_types::MachineType as Role;
 use ichor_wire::ichor::node::{EtcdRebuild, EtcdRebuildRequest, EtcdRebuildResponse};
 use ichor_wire::machine::etcd_member_alarm::AlarmType;
@@ -207,11 +207,9 @@ pub async fn recover(
         return Err(Status::failed_precondition("etcd service is not ready for recovery yet"));
     }
     control_plane(etcd, "etcd recover")?;
-    let part = Part(path.with_extension("part"));
-    let refused = |error: io::Error| io_status("write", &part.0, &error);
-    let mut options = tokio::fs::OpenOptions::new();
-    let mut file =
-        options.write(true).create(true).truncate(true).mode(0o600).open(&part.0).await.map_err(refused)?;
+    let refused = |error: io::Error| io_status("write", &path, &error);
+    let draft = Draft::create(&path, 0o600).map_err(refused)?;
+    let mut file = tokio::fs::File::from_std(draft.file().try_clone().map_err(refused)?);
     let mut total = 0u64;
     while let Some(message) = upload.message().await? {
         total += message.bytes.len() as u64;
@@ -223,19 +221,11 @@ pub async fn recover(
     if total == 0 {
         return Err(Status::invalid_argument("the snapshot is empty"));
     }
-    file.sync_all().await.map_err(refused)?;
-    std::fs::rename(&part.0, &path).map_err(refused)?;
+    file.flush().await.map_err(refused)?;
+    let placed = tokio::task::spawn_blocking(move || draft.commit()).await;
+    placed.map_err(io::Error::other).and_then(|placed| placed).map_err(refused)?;
     let message = machine::EtcdRecover { metadata: None };
     Ok(Response::new(machine::EtcdRecoverResponse { messages: vec![message] }))
-}
-
-/// A file that goes when it was not put in place.
-struct Part(PathBuf);
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 /// Makes a cluster of the local member alone, with its data, where the others are gone for good.

@@ -194,7 +194,7 @@ impl Planner {
             .map_err(|error| error.to_string())?
             .map_err(|error| format!("restore the snapshot: {error}"))?;
         let put_in_place = || -> io::Result<()> {
-            std::fs::rename(fresh.join("member"), self.data.dir.join("member"))?;
+            ichor_sys::file::rename(&fresh.join("member"), &self.data.dir.join("member"))?;
             std::fs::remove_dir_all(&fresh)?;
             std::fs::remove_file(&snapshot)
         };
@@ -209,7 +209,7 @@ impl Planner {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        match std::fs::rename(&self.data.upload, snapshot) {
+        match ichor_sys::file::rename(&self.data.upload, snapshot) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }

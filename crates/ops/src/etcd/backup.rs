@@ -1,7 +1,7 @@
 //! Backups: copies of the database with a name that tells cluster and time, compressed and sealed as asked.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read as _};
+use std::io::{BufReader, BufWriter, Read as _, Write};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use ichor_client::Client;
 use jiff::Timestamp;
 
 use super::Storage;
-use super::snapshot::{Part, SNAPSHOT_MAX, create_private, failed, save};
+use super::snapshot::{SNAPSHOT_MAX, draft, failed, save};
 use crate::error::{Doing as _, Error, Result};
 use crate::event::Sink;
 
@@ -27,7 +27,7 @@ const ZSTD_LEVEL: i32 = 3;
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Seals a copy: reads it from the file and writes it, readable for its recipients alone.
-pub type Seal = dyn Fn(&mut File, &mut BufWriter<File>) -> Result<()> + Send + Sync;
+pub type Seal = dyn Fn(&mut File, &mut dyn Write) -> Result<()> + Send + Sync;
 
 /// How copies are made.
 pub struct BackupOptions {
@@ -174,7 +174,7 @@ async fn make(
     let mut name = stem.to_owned();
     let plain = dir.join(&name);
     save(client, label, &plain).await?;
-    let mut last = Part(plain);
+    let mut last = Intermediate(plain);
     if options.compress {
         name += COMPRESSED;
         last = step(last, dir.join(&name), &|from, to| {
@@ -192,16 +192,29 @@ async fn make(
     Ok((name, size))
 }
 
+/// A file that is removed unless it is kept.
+struct Intermediate(PathBuf);
+
+impl Intermediate {
+    fn keep(mut self) {
+        self.0 = PathBuf::new();
+    }
+}
+
+impl Drop for Intermediate {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// Writes what `work` makes of a file to another one, whole or not at all; the first one goes.
-fn step(from: Part, target: PathBuf, work: &Seal) -> Result<Part> {
-    let part = Part::beside(&target);
-    let mut out = BufWriter::new(create_private(&part.0)?);
+fn step(from: Intermediate, target: PathBuf, work: &Seal) -> Result<Intermediate> {
+    let mut out = BufWriter::new(draft(&target)?);
     let mut plain = File::open(&from.0).map_err(failed("read", &from.0))?;
     work(&mut plain, &mut out)?;
-    let file = out.into_inner().map_err(|error| failed("write", &part.0)(error.into_error()))?;
-    file.sync_all().map_err(failed("write", &part.0))?;
-    std::fs::rename(&part.0, &target).map_err(failed("write", &part.0))?;
-    Ok(Part(target))
+    let file = out.into_inner().map_err(|error| error.into_error()).map_err(failed("write", &target))?;
+    file.commit().map_err(failed("write", &target))?;
+    Ok(Intermediate(target))
 }
 
 /// The name of a copy without what was done to it; sorts by time.

@@ -1,11 +1,10 @@
 //! Snapshots: saved from a member, checked, described.
 
-use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ichor_client::Client;
+use ichor_sys::file::Draft;
 use ichor_wire::machine::EtcdSnapshotRequest;
 
 use super::bolt;
@@ -14,66 +13,39 @@ use crate::error::{Error, Problem, Result};
 /// The largest database there is; etcd itself advises against more.
 pub const SNAPSHOT_MAX: u64 = 8 << 30;
 
-/// A file under its temporary name, removed unless it was finished.
-pub(super) struct Part(pub(super) PathBuf);
-
-impl Part {
-    /// The temporary file beside its later place.
-    pub(super) fn beside(target: &Path) -> Self {
-        Self(PathBuf::from(format!("{}.part", target.display())))
-    }
-
-    /// Lets the file stay.
-    pub(super) fn keep(mut self) {
-        self.0 = PathBuf::new();
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 pub(super) fn failed(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Problem::File { doing, path: path.clone(), source }.into()
 }
 
-/// A new file for its owner alone.
-pub(super) fn create_private(path: &Path) -> Result<File> {
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(path).map_err(failed("create", path))
+/// A new version of a file for its owner alone; several commands may write the same one at the same time.
+pub(super) fn draft(path: &Path) -> Result<Draft> {
+    Draft::create_as(path, &format!("{}.part", std::process::id()), 0o600).map_err(failed("create", path))
 }
 
 /// Writes a file for its owner alone, whole or not at all.
 pub fn write_private(target: &Path, content: &[u8]) -> Result<()> {
-    let part = Part::beside(target);
-    let mut file = create_private(&part.0)?;
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(failed("write", &part.0))?;
-    std::fs::rename(&part.0, target).map_err(failed("rename", &part.0))
+    let mut file = draft(target)?;
+    file.write_all(content).and_then(|()| file.commit()).map_err(failed("write", target))
 }
 
 /// Saves a snapshot of a machine's member; nothing is left behind when it fails. `label` names the machine in errors.
 pub async fn save(client: &Client, label: &str, target: &Path) -> Result<u64> {
     const DOING: &str = "error reading";
-    let part = Part::beside(target);
     let stream = client.machine().etcd_snapshot(EtcdSnapshotRequest {}).await;
     let mut stream = stream.map_err(|status| Error::call(DOING, status))?.into_inner();
-    let mut file = create_private(&part.0)?;
+    let mut file = draft(target)?;
     let mut size = 0_u64;
     while let Some(message) = stream.message().await.map_err(|status| Error::call(DOING, status))? {
         let (_, data) = ichor_client::sort(message, label)
             .map_err(|error| Problem::Node { doing: DOING.to_owned(), error })?;
         size += data.bytes.len() as u64;
-        file.write_all(&data.bytes).map_err(failed("write", &part.0))?;
+        file.write_all(&data.bytes).map_err(failed("write", target))?;
     }
-    file.sync_all().map_err(failed("write", &part.0))?;
     if size % 512 != 32 {
         return Err(Problem::SnapshotCut { size }.into());
     }
-    std::fs::rename(&part.0, target).map_err(failed("rename", &part.0))?;
+    file.commit().map_err(failed("write", target))?;
     Ok(size)
 }
 

@@ -1,9 +1,7 @@
 //! The finished steps of an upgrade, kept in a file so that the next run resumes where the last one stopped.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -74,15 +72,12 @@ impl Progress {
     }
 }
 
-/// Writes the file whole or not at all.
+/// Replaces the file; its directory is made where it is missing.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    let part = path.with_extension("part");
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-    file.write_all(content).and_then(|()| file.sync_all())?;
-    std::fs::rename(&part, path)
+    ichor_sys::file::replace(path, content, 0o600)
 }
 
 fn read(path: &Path) -> Option<Done> {

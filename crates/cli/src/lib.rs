@@ -31,7 +31,6 @@ pub mod term;
 pub mod text;
 pub mod web;
 pub mod why;
-pub mod zip;
 
 use std::io::{Write as _, stdout};
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! `support`: everything that helps to find a fault, in one archive and without secrets.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufWriter, stdin};
+use std::io::{self, BufRead as _, BufWriter, Seek, Write, stdin};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +10,9 @@ use ichor_client::Client;
 use ichor_health::{Kubernetes as _, Objects, Topology};
 use ichor_ops::fleet as ops_fleet;
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use tokio::time::timeout;
+use zip::write::{SimpleFileOptions, ZipWriter};
 
 use crate::bars::Bars;
 use crate::connection::Connection;
@@ -21,7 +23,6 @@ use crate::session::{Session, block_on};
 use crate::support::{Collector, collectors};
 use crate::table::{Command, Complete, Flag, Group};
 use crate::tabs::Table;
-use crate::zip::Archive;
 use crate::{fleet, print, term};
 
 /// The most that is collected at the same time.
@@ -63,15 +64,14 @@ fn run(call: &Call) -> Result<(), Failure> {
     block_on(async {
         let session = Session::open(&connection).await?;
         let file = File::create(&path).context(format!("create {}", path.display()))?;
-        let mut archive = Archive::new(BufWriter::new(file));
+        let mut archive = ZipWriter::new(BufWriter::new(file));
         let mut errors: Vec<(String, String)> = Vec::new();
         let mut teller = Teller::new(verbose);
         match kubernetes(&connection, &session).await {
             Ok(files) => {
                 teller.begin("cluster", files.len());
                 for (name, content) in files {
-                    archive
-                        .add(name, content.as_bytes(), Timestamp::now())
+                    add(&mut archive, name, content.as_bytes())
                         .context(format!("write {}", path.display()))?;
                     teller.done("cluster", name)?;
                 }
@@ -89,19 +89,36 @@ fn run(call: &Call) -> Result<(), Failure> {
             while let Some((name, result)) = results.next().await {
                 match result {
                     Ok(content) if content.is_empty() => {}
-                    Ok(content) => archive
-                        .add(&format!("{node}/{name}"), &content, Timestamp::now())
+                    Ok(content) => add(&mut archive, &format!("{node}/{name}"), &content)
                         .context(format!("write {}", path.display()))?,
                     Err(failure) => errors.push((node.clone(), format!("{name}: {failure}"))),
                 }
                 teller.done(node, &name)?;
             }
         }
-        drop(archive.finish().context(format!("write {}", path.display()))?);
+        let done = archive.finish().map_err(io::Error::from).and_then(|mut out| out.flush());
+        done.context(format!("write {}", path.display()))?;
         tell(&errors);
         eprintln!("Support bundle is written to {}", path.display());
         Ok(())
     })
+}
+
+/// Adds a file, with the time of now.
+fn add(archive: &mut ZipWriter<impl Write + Seek>, name: &str, content: &[u8]) -> io::Result<()> {
+    let options = SimpleFileOptions::default().last_modified_time(dos_time(Timestamp::now()));
+    archive.start_file(name, options.unix_permissions(0o644))?;
+    archive.write_all(content)
+}
+
+/// The time as archives have it; they begin in 1980.
+fn dos_time(time: Timestamp) -> zip::DateTime {
+    let time = time.to_zoned(TimeZone::UTC).datetime();
+    let part = i8::unsigned_abs;
+    let year = u16::try_from(time.year()).unwrap_or_default();
+    let (date, clock) = ((part(time.month()), part(time.day())), (part(time.hour()), part(time.minute())));
+    zip::DateTime::from_date_and_time(year, date.0, date.1, clock.0, clock.1, part(time.second()))
+        .unwrap_or_default()
 }
 
 /// Shows bars, or every name to those who want to know.
@@ -183,4 +200,29 @@ fn tell(errors: &[(String, String)]) {
         }
     }
     eprint!("Processed with errors:\n{}", table.take());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Cursor, Read as _};
+
+    use super::*;
+
+    #[test]
+    fn archives_are_read_by_name_and_keep_their_time() {
+        let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+        add(&mut archive, "a/b.txt", b"hello hello hello").unwrap();
+        add(&mut archive, "c", b"").unwrap();
+        let mut archive = zip::ZipArchive::new(archive.finish().unwrap()).unwrap();
+        assert_eq!(archive.len(), 2);
+        let mut file = archive.by_name("a/b.txt").unwrap();
+        assert_eq!(file.compression(), zip::CompressionMethod::Deflated);
+        assert_eq!(file.unix_mode(), Some(0o100_644));
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hello hello hello");
+        let time = dos_time("2026-11-15T10:20:31Z".parse().unwrap());
+        assert_eq!(time.to_string(), "2026-11-15 10:20:30");
+        assert_eq!(dos_time(Timestamp::UNIX_EPOCH).year(), 1980);
+    }
 }

@@ -334,7 +334,7 @@ fn merged(etc: &Path) -> Result<(String, Vec<(String, String)>), ControllerError
         sums.push((shown, sum));
     }
     text.push('\n');
-    text.push_str(&toml::render(&all));
+    text.push_str(&toml::render(all));
     Ok((text, sums))
 }
 

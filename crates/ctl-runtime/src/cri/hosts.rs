@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ichor_resource::cri::{RegistryConfig, RegistryTLSConfig};
 
-use super::toml::{Table, Value, render};
+use super::toml::{Item, Table, Value, render};
 
 /// Where the runtime looks for hosts.
 pub const HOSTS: &str = "/etc/cri/conf.d/hosts";
@@ -43,18 +43,17 @@ pub fn part(registries: &RegistryConfig) -> String {
                 ("password", &auth.password),
                 ("username", &auth.username),
             ];
-            let auth: Table =
-                fields.into_iter().map(|(key, text)| (key.to_owned(), text.as_str().into())).collect();
-            (default_host(host).to_owned(), table([("auth", Value::Table(auth))]))
+            let auth: Table = fields.into_iter().map(|(key, text)| (key, text.as_str())).collect();
+            (default_host(host), table([("auth", auth)]))
         })
         .collect();
-    let registry = table([("config_path", HOSTS.into()), ("configs", Value::Table(configs))]);
-    let plugin = table([(IMAGES, table([("registry", registry)]))]);
-    render(&Table::from([("plugins".to_owned(), plugin)]))
+    let registry: Table =
+        [("config_path", Item::from(HOSTS)), ("configs", configs.into())].into_iter().collect();
+    render(table([("plugins", table([(IMAGES, table([("registry", registry)]))]))]))
 }
 
-fn table<const N: usize>(entries: [(&str, Value); N]) -> Value {
-    Value::Table(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+fn table<V: Into<Item>, const N: usize>(entries: [(&str, V); N]) -> Table {
+    entries.into_iter().collect()
 }
 
 /// The host and port of a URL.
@@ -80,10 +79,9 @@ pub fn directories(registries: &RegistryConfig) -> Result<Directories, WildcardT
         let mut files = BTreeMap::new();
         let mut entries: Vec<(&str, Table)> = Vec::new();
         for endpoint in &mirror.endpoints {
-            let pull = Value::List(vec!["pull".into(), "resolve".into()]);
-            let mut entry = Table::from([("capabilities".to_owned(), pull)]);
+            let mut entry = table([("capabilities", ["pull", "resolve"].into_iter().collect::<Value>())]);
             if endpoint.override_path {
-                entry.insert("override_path".to_owned(), true.into());
+                entry.insert("override_path", true.into());
             }
             trust(registries, host_of(&endpoint.endpoint), &dir, &mut entry, &mut files);
             entries.push((&endpoint.endpoint, entry));
@@ -126,18 +124,19 @@ fn trust(
     let mut file = |name: String, content: &[u8]| -> Value {
         let path = format!("{HOSTS}/{dir}/{name}");
         files.insert(name, content.to_vec());
-        Value::Text(path)
+        path.into()
     };
     if *insecure_skip_verify {
-        entry.insert("skip_verify".to_owned(), true.into());
+        entry.insert("skip_verify", true.into());
     }
     if !ca.0.is_empty() {
-        entry.insert("ca".to_owned(), file(format!("{host}-ca.crt"), &ca.0));
+        entry.insert("ca", file(format!("{host}-ca.crt"), &ca.0).into());
     }
     if let Some(pair) = client_identity {
         let crt = file(format!("{host}-client.crt"), &pair.crt);
         let key = file(format!("{host}-client.key"), &pair.key);
-        entry.insert("client".to_owned(), Value::List(vec![Value::List(vec![crt, key])]));
+        let pair: Value = [crt, key].into_iter().collect();
+        entry.insert("client", [pair].into_iter().collect::<Value>().into());
     }
 }
 
@@ -145,11 +144,10 @@ fn trust(
 fn hosts_toml(server: Option<(&str, Table)>, entries: Vec<(&str, Table)>) -> String {
     let mut text = String::new();
     if let Some((url, entry)) = server {
-        text = render(&Table::from([("server".to_owned(), url.into())])) + &render(&entry);
+        text = render(table([("server", url)])) + &render(entry);
     }
     for (at, (url, entry)) in entries.into_iter().enumerate() {
-        let host = table([(url, Value::Table(entry))]);
-        let one = render(&Table::from([("host".to_owned(), host)]));
+        let one = render(table([("host", table([(url, entry)]))]));
         text.push_str(if at > 0 { one.strip_prefix("[host]\n").unwrap_or(&one) } else { &one });
     }
     text

@@ -1,185 +1,165 @@
-//! Files of age v1 (age-encryption.org/v1), for X25519 recipients: binary, in pieces, never whole in memory.
-
-mod bech32;
-mod header;
+//! age v1 files (age-encryption.org/v1) for X25519 recipients, streamed. The format and its cryptography are those of
+//! the `age` crate; this module says which keys are accepted and what went wrong.
 
 use std::io::{self, BufRead, Read, Write};
 
-use ichor_pki::primitive::{ChaChaKey, hkdf_sha256, x25519_public};
-use ichor_pki::seal::SealError;
+use age::x25519;
+use age::{DecryptError, Decryptor, EncryptError, Encryptor};
 use zeroize::Zeroizing;
 
 /// What every such file begins with.
 pub const MAGIC: &[u8] = b"age-encryption.org/v1\n";
-/// Bytes of content that are sealed together.
-const CHUNK: usize = 64 << 10;
-const TAG: usize = 16;
 
-/// Why a file cannot be sealed or opened.
+/// Longer headers are refused: a recipient takes about a hundred bytes, and parsing takes time with its square.
+const HEADER_MAX: u64 = 64 << 10;
+
+/// Why a file cannot be encrypted or decrypted.
 #[derive(Debug, thiserror::Error)]
 pub enum AgeError {
     /// Not a key.
-    #[error("{0} is not a key of age: {1}")]
+    #[error("{0} is not an age key: {1}")]
     Key(String, &'static str),
-    /// The file is no such file.
-    #[error("not a file of age: {0}")]
+    /// Not an age file, or its header was changed.
+    #[error("not a valid age file: {0}")]
     Header(&'static str),
-    /// It is sealed for others.
-    #[error("none of the identities opens the file")]
+    /// It is encrypted for others.
+    #[error("no identity matches a recipient of the file")]
     NoMatch,
-    /// What is in it was changed or cut.
-    #[error("the content is damaged or cut off")]
+    /// The payload was changed or cut.
+    #[error("the payload is damaged or truncated")]
     Payload,
-    /// The provider failed.
+    /// There was nobody to encrypt for.
     #[error(transparent)]
-    Seal(#[from] SealError),
+    Encrypt(EncryptError),
     /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// Somebody files are sealed for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recipient([u8; 32]);
-
-impl Recipient {
-    /// Reads `age1…`.
-    pub fn parse(text: &str) -> Result<Self, AgeError> {
-        let bad = |why| AgeError::Key(format!("{text:?}"), why);
-        match bech32::decode(text).map_err(bad)? {
-            (prefix, bytes) if prefix == "age" => {
-                bytes.try_into().map(Self).map_err(|_| bad("it has the wrong length"))
-            }
-            _ => Err(bad("a recipient begins with age1")),
+impl From<DecryptError> for AgeError {
+    fn from(error: DecryptError) -> Self {
+        match error {
+            DecryptError::NoMatchingKeys => Self::NoMatch,
+            DecryptError::InvalidMac => Self::Header("header MAC mismatch"),
+            DecryptError::UnknownFormat => Self::Header("unknown format"),
+            DecryptError::DecryptionFailed => Self::Payload,
+            DecryptError::Io(source) => payload(source),
+            _ => Self::Header("malformed header"),
         }
     }
 }
 
-/// What opens files.
-pub struct Identity(Zeroizing<[u8; 32]>);
+/// The stream reports damage as an error of reading.
+fn payload(error: io::Error) -> AgeError {
+    match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => AgeError::Payload,
+        _ => AgeError::Io(error),
+    }
+}
 
-impl Identity {
-    /// Reads `AGE-SECRET-KEY-1…`.
+/// Whom files are encrypted for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recipient(x25519::Recipient);
+
+impl Recipient {
+    /// Parses `age1…`.
     pub fn parse(text: &str) -> Result<Self, AgeError> {
-        // The key itself stays out of messages.
-        let bad = |why| AgeError::Key("the identity".to_owned(), why);
-        match bech32::decode(text).map_err(bad)? {
-            (prefix, bytes) if prefix == "age-secret-key-" && text.starts_with('A') => {
-                let bytes = Zeroizing::new(bytes);
-                let key = bytes.as_slice().try_into().map_err(|_| bad("it has the wrong length"))?;
-                Ok(Self(Zeroizing::new(key)))
-            }
-            _ => Err(bad("an identity begins with AGE-SECRET-KEY-1")),
-        }
-    }
-
-    /// Reads a file of identities: one a line, empty lines and comments between them.
-    pub fn parse_file(text: &str) -> Result<Vec<Self>, AgeError> {
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let found = lines.map(Self::parse).collect::<Result<Vec<_>, _>>()?;
-        match found.is_empty() {
-            true => Err(AgeError::Key("the file of identities".to_owned(), "it has none")),
-            false => Ok(found),
-        }
-    }
-
-    /// A new identity.
-    pub fn generate() -> Result<Self, AgeError> {
-        let bytes = ichor_pki::random::bytes().map_err(|_| SealError::Provider)?;
-        Ok(Self(Zeroizing::new(bytes)))
-    }
-
-    /// As files of identities hold it.
-    pub fn to_text(&self) -> Zeroizing<String> {
-        Zeroizing::new(bech32::encode("age-secret-key-", &*self.0).to_ascii_uppercase())
-    }
-
-    /// Who seals for this identity names this.
-    pub fn recipient(&self) -> Result<Recipient, AgeError> {
-        Ok(Recipient(x25519_public(&self.0)?))
+        text.parse().map(Self).map_err(|why| AgeError::Key(format!("{text:?}"), why))
     }
 }
 
 impl std::fmt::Display for Recipient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&bech32::encode("age", &self.0))
+        self.0.fmt(f)
     }
 }
 
-/// Seals all of `from` for the recipients.
-pub fn encrypt(recipients: &[Recipient], from: &mut impl Read, to: &mut impl Write) -> Result<(), AgeError> {
-    let random = || ichor_pki::random::bytes::<16>().map_err(|_| SealError::Provider);
-    let file_key = Zeroizing::new(random()?);
-    let nonce = random()?;
-    to.write_all(header::make(recipients, &file_key)?.as_bytes())?;
-    to.write_all(&nonce)?;
-    let key = ChaChaKey::new(&hkdf_sha256(&*file_key, &nonce, b"payload"))?;
-    let mut chunk = piece(from, CHUNK)?;
-    for count in 0.. {
-        // Only an empty file has an empty last piece: whether one follows decides which the last one is.
-        let next = if chunk.len() == CHUNK { piece(from, CHUNK)? } else { Vec::new() };
-        let last = next.is_empty();
-        key.seal(counted(count, last), &mut chunk)?;
-        to.write_all(&chunk)?;
-        if last {
-            break;
-        }
-        chunk = next;
+/// What decrypts files.
+pub struct Identity(x25519::Identity);
+
+impl Identity {
+    /// Parses `AGE-SECRET-KEY-1…`. The key itself stays out of messages.
+    pub fn parse(text: &str) -> Result<Self, AgeError> {
+        text.parse().map(Self).map_err(|why| AgeError::Key("the identity".to_owned(), why))
     }
+
+    /// Parses an identity file: one identity a line, empty lines and comments between them.
+    pub fn parse_file(text: &str) -> Result<Vec<Self>, AgeError> {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let found = lines.map(Self::parse).collect::<Result<Vec<_>, _>>()?;
+        match found.is_empty() {
+            true => Err(AgeError::Key("the identity file".to_owned(), "it holds no identity")),
+            false => Ok(found),
+        }
+    }
+
+    /// A new identity.
+    pub fn generate() -> Self {
+        Self(x25519::Identity::generate())
+    }
+
+    /// As identity files hold it.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        use age::secrecy::ExposeSecret as _;
+        Zeroizing::new(self.0.to_string().expose_secret().to_owned())
+    }
+
+    /// Whoever encrypts for this identity names this.
+    pub fn recipient(&self) -> Recipient {
+        Recipient(self.0.to_public())
+    }
+}
+
+/// Encrypts all of `from` for the recipients.
+pub fn encrypt(recipients: &[Recipient], from: &mut impl Read, to: &mut impl Write) -> Result<(), AgeError> {
+    let recipients = recipients.iter().map(|recipient| &recipient.0 as &dyn age::Recipient);
+    let encryptor = Encryptor::with_recipients(recipients).map_err(AgeError::Encrypt)?;
+    let mut out = encryptor.wrap_output(to)?;
+    io::copy(from, &mut out)?;
+    out.finish()?;
     Ok(())
 }
 
-/// Opens a file with the first identity that fits. What was written when it fails is not to be used.
+/// Decrypts a file with the first identity that matches. What was written when it fails is not to be used.
 pub fn decrypt(
     identities: &[Identity],
     from: &mut impl BufRead,
     to: &mut impl Write,
 ) -> Result<(), AgeError> {
-    let file_key = header::read(from)?.open(identities)?;
-    let nonce = piece(from, 16)?;
-    if nonce.len() != 16 {
-        return Err(AgeError::Header("it ends too early"));
-    }
-    let key = ChaChaKey::new(&hkdf_sha256(&*file_key, &nonce, b"payload"))?;
-    let mut chunk = piece(from, CHUNK + TAG)?;
-    for count in 0.. {
-        let next = if chunk.len() == CHUNK + TAG { piece(from, CHUNK + TAG)? } else { Vec::new() };
-        let last = next.is_empty();
-        let plain = key.open(counted(count, last), &mut chunk).map_err(|_| AgeError::Payload)?;
-        if plain.is_empty() && count > 0 {
-            return Err(AgeError::Payload);
-        }
-        to.write_all(plain)?;
-        if last {
-            break;
-        }
-        chunk = next;
-    }
+    let identities = identities.iter().map(|identity| &identity.0 as &dyn age::Identity);
+    let header = header(from)?;
+    let mut plain = Decryptor::new_buffered(header.chain(from))?.decrypt(identities)?;
+    io::copy(&mut plain, to).map_err(payload)?;
     Ok(())
 }
 
-/// The nonce of a piece: its number, and whether it is the last.
-fn counted(count: u64, last: bool) -> [u8; 12] {
-    let mut nonce = [0; 12];
-    nonce[3..11].copy_from_slice(&count.to_be_bytes());
-    nonce[11] = u8::from(last);
-    nonce
-}
-
-/// As many bytes as there are, `size` at most.
-fn piece(from: &mut impl Read, size: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(size + TAG);
-    from.take(size as u64).read_to_end(&mut bytes)?;
-    Ok(bytes)
+/// Reads the header, whose last line begins with three dashes, and nothing behind it.
+fn header(from: &mut impl BufRead) -> Result<io::Cursor<Vec<u8>>, AgeError> {
+    let (mut text, mut left) = (Vec::new(), HEADER_MAX);
+    loop {
+        let line = text.len();
+        let read = from.by_ref().take(left).read_until(b'\n', &mut text)?;
+        left -= read as u64;
+        if left == 0 {
+            return Err(AgeError::Header("header is longer than 64 KiB"));
+        }
+        if read == 0 || text[line..].starts_with(b"---") {
+            return Ok(io::Cursor::new(text));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Bytes that are encrypted together, and of the tag behind them.
+    const CHUNK: usize = 64 << 10;
+    const TAG: usize = 16;
+
     fn sealed(identity: &Identity, content: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        encrypt(&[identity.recipient().unwrap()], &mut &*content, &mut out).unwrap();
+        encrypt(&[identity.recipient()], &mut &*content, &mut out).unwrap();
         out
     }
 
@@ -190,7 +170,7 @@ mod tests {
 
     #[test]
     fn files_of_every_length_come_back() {
-        let identity = Identity::generate().unwrap();
+        let identity = Identity::generate();
         for length in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 3 * CHUNK + 5] {
             let content: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
             let file = sealed(&identity, &content);
@@ -201,8 +181,8 @@ mod tests {
 
     #[test]
     fn every_recipient_opens_and_nobody_else() {
-        let [first, second, other] = [(); 3].map(|()| Identity::generate().unwrap());
-        let recipients = [first.recipient().unwrap(), second.recipient().unwrap()];
+        let [first, second, other] = [(); 3].map(|()| Identity::generate());
+        let recipients = [first.recipient(), second.recipient()];
         let mut file = Vec::new();
         encrypt(&recipients, &mut &b"content"[..], &mut file).unwrap();
         assert_eq!(opened(&first, &file).unwrap(), b"content");
@@ -212,7 +192,7 @@ mod tests {
 
     #[test]
     fn no_byte_may_change_and_none_be_cut() {
-        let identity = Identity::generate().unwrap();
+        let identity = Identity::generate();
         let file = sealed(&identity, b"some content");
         for at in 0..file.len() {
             assert!(opened(&identity, &file[..at]).is_err(), "cut at {at}");
@@ -227,18 +207,33 @@ mod tests {
     }
 
     #[test]
+    fn a_header_without_end_is_refused() {
+        let identity = Identity::generate();
+        let stanza = format!("-> grease\n{}\n", "A".repeat(60));
+        for line in [&stanza, "x"] {
+            let endless = [MAGIC, line.repeat(100_000).as_bytes()].concat();
+            let error = opened(&identity, &endless).unwrap_err();
+            assert_eq!(error.to_string(), "not a valid age file: header is longer than 64 KiB");
+        }
+        // Several hundred recipients fit.
+        let mut file = Vec::new();
+        let recipients = vec![identity.recipient(); 500];
+        encrypt(&recipients, &mut &b"content"[..], &mut file).unwrap();
+        assert_eq!(opened(&identity, &file).unwrap(), b"content");
+    }
+
+    #[test]
     fn keys_are_read_as_they_are_written() {
-        let identity = Identity::generate().unwrap();
+        let identity = Identity::generate();
         let text = identity.to_text();
         let again = Identity::parse(&text).unwrap();
-        assert_eq!(again.recipient().unwrap(), identity.recipient().unwrap());
-        let recipient = identity.recipient().unwrap().to_string();
+        assert_eq!(again.recipient(), identity.recipient());
+        let recipient = identity.recipient().to_string();
         assert!(recipient.starts_with("age1") && recipient.len() == 62, "{recipient}");
-        assert_eq!(Recipient::parse(&recipient).unwrap(), identity.recipient().unwrap());
+        assert_eq!(Recipient::parse(&recipient).unwrap(), identity.recipient());
         for bad in ["", "age1", &recipient[..61], &text, &recipient.replace("age1", "agf1")] {
             assert!(Recipient::parse(bad).is_err(), "{bad}");
         }
-        assert!(Identity::parse(&text.to_ascii_lowercase()).is_err());
         assert_eq!(Identity::parse_file(&format!("# created\n\n{}\n", *text)).unwrap().len(), 1);
         assert!(Identity::parse_file("# nothing\n").is_err());
     }
@@ -249,9 +244,8 @@ mod tests {
         let identity =
             Identity::parse("AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX")
                 .unwrap();
-        assert_eq!(*identity.0, [0x42; 32]);
         assert_eq!(
-            identity.recipient().unwrap().to_string(),
+            identity.recipient().to_string(),
             "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj"
         );
     }

@@ -1,30 +1,26 @@
 //! The dashboard: several machines on the whole screen, live.
 //!
-//! [`model`] holds what is known and what keys do, [`view`] draws it, [`screen`] finds out what changed; all
-//! three are pure. [`feed`] listens to the machines, [`terminal`] has the terminal. Nothing is drawn more than
-//! once a second unless a key asks for it.
+//! [`model`] holds what is known and what keys do, [`view`] draws it; both are pure. [`feed`] listens to the
+//! machines, [`terminal`] has the terminal. Nothing is drawn more than once a second unless a key asks for it.
 
 pub mod feed;
 pub mod form;
 pub mod history;
-pub mod keys;
 pub mod model;
-pub mod screen;
 pub mod terminal;
 pub mod view;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures_util::StreamExt as _;
 use ichor_wire::machine::MetaWriteRequest;
-use tokio::signal::unix::{SignalKind, signal};
+use ratatui::crossterm::event::{Event, EventStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use self::feed::Feed;
-use self::keys::Key;
 use self::model::{Model, Page, Reaction};
-use self::screen::Screen;
 use self::terminal::Terminal;
 use crate::failure::{Context as _, Failure};
 use crate::session::Session;
@@ -35,23 +31,19 @@ const DRAW_EVERY: Duration = Duration::from_secs(1);
 const QUEUE: usize = 512;
 /// A machine that takes longer to keep a configuration has not kept it.
 const SAVE_MAX: Duration = Duration::from_secs(5);
-/// Keys that wait; nobody types that fast.
-const KEYS: usize = 64;
 
 /// Shows the machines of the session until somebody leaves.
 pub async fn run(session: &Session, every: Duration) -> Result<(), Failure> {
-    let terminal = Terminal::open().plain()?;
-    let mut resized = signal(SignalKind::window_change()).plain()?;
+    let mut terminal = Terminal::open().plain()?;
+    let mut events = EventStream::new();
     let (updates, mut inbox) = mpsc::channel(QUEUE);
     let nodes = session.each().to_vec();
     let feed = Feed { clients: nodes.iter().map(|node| session.node(node)).collect(), updates };
     let mut tasks = JoinSet::new();
     feed.start(&mut tasks);
-    let mut keys = read_keys();
     let mut state = State {
         model: Model::new(&nodes),
         feed,
-        shown: Screen::default(),
         drawn: None,
         dirty: true,
         started: Instant::now(),
@@ -71,22 +63,21 @@ pub async fn run(session: &Session, every: Duration) -> Result<(), Failure> {
                     update = inbox.try_recv().ok();
                 }
             }
-            key = keys.recv() => match key.map(|key| state.model.press(key)) {
-                None | Some(Reaction::Quit) => return Ok(()),
-                Some(Reaction::Nothing) => {}
-                Some(Reaction::Draw) => state.draw(&terminal).plain()?,
-                Some(Reaction::Save) => {
+            event = events.next() => match state.react(event.transpose().plain()?) {
+                Reaction::Quit => return Ok(()),
+                Reaction::Nothing => {}
+                Reaction::Draw => state.draw(&mut terminal).plain()?,
+                Reaction::Save => {
                     state.save().await;
-                    state.draw(&terminal).plain()?;
+                    state.draw(&mut terminal).plain()?;
                 }
-                Some(Reaction::Look) => {
+                Reaction::Look => {
                     state.look_at_current(&mut tasks);
-                    state.draw(&terminal).plain()?;
+                    state.draw(&mut terminal).plain()?;
                 }
             },
-            _ = resized.recv() => state.draw(&terminal).plain()?,
             _ = ticks.tick() => state.look_at_all(),
-            () = tokio::time::sleep_until(next), if state.dirty => state.draw(&terminal).plain()?,
+            () = tokio::time::sleep_until(next), if state.dirty => state.draw(&mut terminal).plain()?,
         }
     }
 }
@@ -94,7 +85,6 @@ pub async fn run(session: &Session, every: Duration) -> Result<(), Failure> {
 struct State {
     model: Model,
     feed: Feed,
-    shown: Screen,
     drawn: Option<Instant>,
     dirty: bool,
     started: Instant,
@@ -103,15 +93,19 @@ struct State {
 }
 
 impl State {
-    fn draw(&mut self, terminal: &Terminal) -> std::io::Result<()> {
-        let (width, height) = terminal.size();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let screen = view::draw(&self.model, width, height, now);
-        let changes = screen.changes(&self.shown);
-        if !changes.is_empty() {
-            terminal.write(&changes)?;
+    /// What an event of the terminal asks for; without a terminal there is nothing left to do.
+    fn react(&mut self, event: Option<Event>) -> Reaction {
+        match event {
+            None => Reaction::Quit,
+            Some(Event::Key(key)) => self.model.press(key),
+            Some(Event::Resize(..)) => Reaction::Draw,
+            Some(_) => Reaction::Nothing,
         }
-        self.shown = screen;
+    }
+
+    fn draw(&mut self, terminal: &mut Terminal) -> std::io::Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        terminal.draw(|area, buffer| view::draw(&self.model, area, buffer, now))?;
         self.drawn = Some(Instant::now());
         self.dirty = false;
         Ok(())
@@ -171,19 +165,4 @@ impl State {
             }
         }
     }
-}
-
-/// Keys, read by a thread: a terminal cannot be waited for without changing it for others.
-fn read_keys() -> mpsc::Receiver<Key> {
-    let (sender, receiver) = mpsc::channel(KEYS);
-    std::thread::spawn(move || {
-        let mut buffer = [0; 256];
-        while let Ok(length) = rustix::io::read(std::io::stdin(), &mut buffer) {
-            let pressed = keys::parse(&buffer[..length]);
-            if length == 0 || pressed.into_iter().any(|key| sender.blocking_send(key).is_err()) {
-                return;
-            }
-        }
-    });
-    receiver
 }

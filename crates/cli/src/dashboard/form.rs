@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use super::keys::Key;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// The META key of the network configuration of metal machines.
 pub const META_KEY: u32 = 0x0a;
@@ -69,22 +69,24 @@ impl Form {
     }
 
     /// What a key does.
-    pub fn press(&mut self, key: Key) -> Pressed {
+    pub fn press(&mut self, key: KeyEvent) -> Pressed {
         let count = self.values.len();
-        match key {
-            Key::Escape | Key::Control('c') => return Pressed::Leave,
-            Key::Enter => return Pressed::Save,
-            Key::Tab | Key::Down => self.at = (self.at + 1) % count,
-            Key::Up => self.at = (self.at + count - 1) % count,
-            Key::Char(_) | Key::Backspace if self.at == MODE => {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match (key.code, control) {
+            (KeyCode::Esc, _) | (KeyCode::Char('c'), true) => return Pressed::Leave,
+            (KeyCode::Enter, _) => return Pressed::Save,
+            (KeyCode::Tab | KeyCode::Down, _) => self.at = (self.at + 1) % count,
+            (KeyCode::Up, _) => self.at = (self.at + count - 1) % count,
+            (KeyCode::Char(_) | KeyCode::Backspace, _) if self.at == MODE => {
                 let next = if self.values[MODE] == "dhcp" { "static" } else { "dhcp" };
                 next.clone_into(&mut self.values[MODE]);
             }
-            Key::Char(character) if self.values[self.at].len() < TEXT_MAX => {
-                self.values[self.at].push(character)
-            }
-            Key::Backspace => {
+            // Old terminals send Ctrl-H for the backspace key.
+            (KeyCode::Backspace, _) | (KeyCode::Char('h'), true) => {
                 self.values[self.at].pop();
+            }
+            (KeyCode::Char(character), false) if self.values[self.at].len() < TEXT_MAX => {
+                self.values[self.at].push(character);
             }
             _ => {}
         }
@@ -206,9 +208,9 @@ mod tests {
 
     fn type_in(form: &mut Form, text: &str) {
         for character in text.chars() {
-            form.press(Key::Char(character));
+            form.press(KeyCode::Char(character).into());
         }
-        form.press(Key::Tab);
+        form.press(KeyCode::Tab.into());
     }
 
     #[test]
@@ -257,7 +259,10 @@ mod tests {
         "#]]
         .assert_eq(&text);
         ichor_yaml::parse(&text).unwrap();
-        assert_eq!((form.press(Key::Enter), form.press(Key::Escape)), (Pressed::Save, Pressed::Leave));
+        assert_eq!(
+            (form.press(KeyCode::Enter.into()), form.press(KeyCode::Esc.into())),
+            (Pressed::Save, Pressed::Leave)
+        );
     }
 
     #[test]

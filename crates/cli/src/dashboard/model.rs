@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ichor_wire::machine::{MemInfo, ProcessInfo};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 
 use super::form::{Form, Pressed};
 use super::history::{Counters, History};
-use super::keys::Key;
 
 /// Log lines kept for one machine.
 pub const LINES_MAX: usize = 1000;
@@ -246,7 +246,7 @@ impl Model {
     }
 
     /// What a key does.
-    pub fn press(&mut self, key: Key) -> Reaction {
+    pub fn press(&mut self, key: KeyEvent) -> Reaction {
         let count = self.nodes.len();
         if let Some(form) = &mut self.form {
             match form.press(key) {
@@ -256,29 +256,32 @@ impl Model {
             }
             return Reaction::Draw;
         }
-        match key {
-            Key::Char('e') if self.page == Page::Network && self.may_edit() => {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match (key.code, control) {
+            (KeyCode::Char('e'), false) if self.page == Page::Network && self.may_edit() => {
                 let link = self.node().list("LinkStatuses").find(|(_, link)| link["type"] == "ether");
                 self.form = Some(Form::new(link.map_or("eth0", |(name, _)| name)));
             }
-            Key::Char('q') | Key::Control('c') => return Reaction::Quit,
-            Key::Left | Key::Char('h') => return self.show(self.page, (self.current + count - 1) % count),
-            Key::Right | Key::Char('l') => return self.show(self.page, (self.current + 1) % count),
-            Key::Function(number) => return self.turn(usize::from(number)),
-            Key::Char(digit @ '1'..='4') => return self.turn(digit as usize - '0' as usize),
-            Key::Tab if self.page == Page::Logs => return self.next_log(),
-            Key::Control('z') => self.paused = !self.paused,
-            Key::Down | Key::Char('j') => self.scroll_by(1),
-            Key::Up | Key::Char('k') => self.scroll_by(-1),
-            Key::Control('d') => self.scroll_by(10),
-            Key::Control('u') => self.scroll_by(-10),
-            Key::Control('f') | Key::PageDown => self.scroll_by(20),
-            Key::Control('b') | Key::PageUp => self.scroll_by(-20),
-            Key::Home | Key::Char('g') => self.scroll_by(-(LINES_MAX as isize)),
-            Key::End | Key::Char('G') => self.scroll_by(LINES_MAX as isize),
-            Key::Char(_) | Key::Control(_) | Key::Tab | Key::Enter | Key::Backspace | Key::Escape => {
-                return Reaction::Nothing;
+            (KeyCode::Char('q'), false) | (KeyCode::Char('c'), true) => return Reaction::Quit,
+            (KeyCode::Left, _) | (KeyCode::Char('h'), false) => {
+                return self.show(self.page, (self.current + count - 1) % count);
             }
+            (KeyCode::Right, _) | (KeyCode::Char('l'), false) => {
+                return self.show(self.page, (self.current + 1) % count);
+            }
+            (KeyCode::F(number), _) => return self.turn(usize::from(number)),
+            (KeyCode::Char(digit @ '1'..='4'), false) => return self.turn(digit as usize - '0' as usize),
+            (KeyCode::Tab, _) if self.page == Page::Logs => return self.next_log(),
+            (KeyCode::Char('z'), true) => self.paused = !self.paused,
+            (KeyCode::Down, _) | (KeyCode::Char('j'), false) => self.scroll_by(1),
+            (KeyCode::Up, _) | (KeyCode::Char('k'), false) => self.scroll_by(-1),
+            (KeyCode::Char('d'), true) => self.scroll_by(10),
+            (KeyCode::Char('u'), true) => self.scroll_by(-10),
+            (KeyCode::Char('f'), true) | (KeyCode::PageDown, _) => self.scroll_by(20),
+            (KeyCode::Char('b'), true) | (KeyCode::PageUp, _) => self.scroll_by(-20),
+            (KeyCode::Home, _) | (KeyCode::Char('g'), false) => self.scroll_by(-(LINES_MAX as isize)),
+            (KeyCode::End, _) | (KeyCode::Char('G'), false) => self.scroll_by(LINES_MAX as isize),
+            _ => return Reaction::Nothing,
         }
         Reaction::Draw
     }
@@ -328,6 +331,10 @@ impl Model {
 mod tests {
     use super::*;
 
+    fn control(character: char) -> KeyEvent {
+        KeyEvent::new(KeyCode::Char(character), KeyModifiers::CONTROL)
+    }
+
     fn model() -> Model {
         Model::new(&["a".to_owned(), "b".to_owned()])
     }
@@ -335,14 +342,14 @@ mod tests {
     #[test]
     fn keys_turn_pages_and_change_machines() {
         let mut model = model();
-        assert_eq!(model.press(Key::Function(2)), Reaction::Look);
+        assert_eq!(model.press(KeyCode::F(2).into()), Reaction::Look);
         assert_eq!(model.page, Page::Monitor);
-        assert_eq!(model.press(Key::Char('2')), Reaction::Nothing);
-        assert_eq!(model.press(Key::Function(9)), Reaction::Nothing);
-        assert_eq!((model.press(Key::Right), model.current), (Reaction::Look, 1));
-        assert_eq!((model.press(Key::Char('l')), model.current), (Reaction::Look, 0));
-        assert_eq!((model.press(Key::Char('h')), model.current), (Reaction::Look, 1));
-        assert_eq!(model.press(Key::Control('c')), Reaction::Quit);
+        assert_eq!(model.press(KeyCode::Char('2').into()), Reaction::Nothing);
+        assert_eq!(model.press(KeyCode::F(9).into()), Reaction::Nothing);
+        assert_eq!((model.press(KeyCode::Right.into()), model.current), (Reaction::Look, 1));
+        assert_eq!((model.press(KeyCode::Char('l').into()), model.current), (Reaction::Look, 0));
+        assert_eq!((model.press(KeyCode::Char('h').into()), model.current), (Reaction::Look, 1));
+        assert_eq!(model.press(control('c')), Reaction::Quit);
     }
 
     #[test]
@@ -353,11 +360,11 @@ mod tests {
         }
         let log = model.nodes[0].log("").unwrap();
         assert_eq!((log.len(), log.front().map(String::as_str)), (LINES_MAX, Some("5")));
-        model.press(Key::Function(4));
-        model.press(Key::Up);
-        model.press(Key::PageUp);
+        model.press(KeyCode::F(4).into());
+        model.press(KeyCode::Up.into());
+        model.press(KeyCode::PageUp.into());
         assert_eq!(model.scroll, 21);
-        model.press(Key::End);
+        model.press(KeyCode::End.into());
         assert_eq!(model.scroll, 0);
     }
 
@@ -368,7 +375,7 @@ mod tests {
         assert!(model.apply(line(0)));
         assert!(!model.apply(line(1)));
         assert!(!model.apply(line(7)));
-        model.press(Key::Control('z'));
+        model.press(control('z'));
         assert!(!model.apply(line(0)));
         assert!(model.apply(Update { node: 1, news: News::Contact(Some("gone".into())) }));
         assert!(!model.apply(Update { node: 1, news: News::Contact(Some("gone".into())) }));
@@ -381,10 +388,10 @@ mod tests {
             let news = News::Resource("Services.v1alpha1.talos.dev", id.into(), Some(Value::Null));
             model.apply(Update { node: 0, news });
         }
-        model.press(Key::Function(4));
+        model.press(KeyCode::F(4).into());
         let mut seen = Vec::new();
         for _ in 0..3 {
-            assert_eq!(model.press(Key::Tab), Reaction::Look);
+            assert_eq!(model.press(KeyCode::Tab.into()), Reaction::Look);
             seen.push(model.log.clone());
         }
         assert_eq!(seen, ["apid", "trustd", ""]);

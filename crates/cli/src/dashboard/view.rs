@@ -1,4 +1,4 @@
-//! What the dashboard looks like: a model becomes a screen. Pure.
+//! What the dashboard looks like: a model drawn into a buffer. Pure.
 
 mod logs;
 mod monitor;
@@ -7,40 +7,47 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
-
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Paragraph, Widget as _};
 use serde_json::Value;
 
 use super::history::available;
 use super::model::{Model, Node, Page};
-use super::screen::{Area, Colour, Screen, Style};
+
+const PLAIN: Style = Style::new();
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const TITLE: Style = Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD);
+const CHOSEN: Style = Style::new().add_modifier(Modifier::BOLD.union(Modifier::REVERSED));
+const FAINT: Style = Style::new().fg(Color::DarkGray);
+const GOOD: Style = Style::new().fg(Color::Green);
+const WARNING: Style = Style::new().fg(Color::Yellow);
+const BAD: Style = Style::new().fg(Color::Red);
 
 /// Draws the model; `now` is in seconds since 1970.
-pub fn draw(model: &Model, width: u16, height: u16, now: u64) -> Screen {
-    let mut screen = Screen::new(width, height);
-    let (header, rest) = screen.area().top(2);
-    let (footer, body) = rest.bottom(1);
-    draw_header(&mut screen, header, model, now);
+pub fn draw(model: &Model, area: Rect, buffer: &mut Buffer, now: u64) {
+    let parts = [Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)];
+    let [top, body, bottom] = Layout::vertical(parts).areas(area);
+    header(model, now).render(top, buffer);
     match model.page {
-        Page::Summary => summary::draw(&mut screen, body, model),
-        Page::Monitor => monitor::draw(&mut screen, body, model),
-        Page::Network => network::draw(&mut screen, body, model),
-        Page::Logs => logs::draw(&mut screen, body, model),
+        Page::Summary => summary::draw(model, body, buffer),
+        Page::Monitor => monitor::draw(model, body, buffer),
+        Page::Network => network::draw(model, body, buffer),
+        Page::Logs => logs::draw(model, body, buffer),
     }
-    draw_footer(&mut screen, footer, model);
-    screen
+    draw_footer(model, bottom, buffer);
 }
 
-fn draw_header(screen: &mut Screen, area: Area, model: &Model, now: u64) {
+fn header(model: &Model, now: u64) -> Paragraph<'static> {
     let node = model.node();
     let hostname = text(node.get("HostnameStatuses", "hostname"), "hostname");
     let name = if hostname.is_empty() { node.name.clone() } else { format!("{hostname} ({})", node.name) };
-    let at = screen.text(area, 1, 0, &name, Style { bold: true, ..Style::PLAIN });
-    if let Some(trouble) = &node.trouble {
-        screen.text(area, at + 2, 0, trouble, Style::of(Colour::Red));
-    } else {
-        screen.text(area, at + 2, 0, &node.version, Style::PLAIN);
-    }
+    let state = match &node.trouble {
+        Some(trouble) => Span::styled(trouble.clone(), BAD),
+        None => Span::raw(node.version.clone()),
+    };
     let history = &node.history;
     let mut parts = Vec::new();
     if history.boot_time > 0 {
@@ -60,77 +67,89 @@ fn draw_header(screen: &mut Screen, area: Area, model: &Model, now: u64) {
     if model.paused {
         parts.push("PAUSED".to_owned());
     }
-    screen.text(area, 1, 1, &parts.join(", "), Style::of(Colour::Grey));
+    Paragraph::new(vec![
+        Line::from(vec![Span::raw(" "), Span::styled(name, BOLD), Span::raw("  "), state]),
+        Line::styled(format!(" {}", parts.join(", ")), FAINT),
+    ])
 }
 
-fn draw_footer(screen: &mut Screen, area: Area, model: &Model) {
+fn draw_footer(model: &Model, area: Rect, buffer: &mut Buffer) {
     let names: usize = model.nodes.iter().map(|node| node.name.len() + 1).sum();
-    let long: Vec<String> =
-        Page::ALL.iter().enumerate().map(|(index, (_, name))| format!("[F{}: {name}]", index + 1)).collect();
-    let short: Vec<String> = (1..=Page::ALL.len()).map(|number| format!("[F{number}]")).collect();
-    let width = |tabs: &[String]| tabs.iter().map(|tab| tab.len() + 1).sum::<usize>();
+    let long = Page::ALL.iter().enumerate().map(|(index, (_, name))| format!("[F{}: {name}] ", index + 1));
+    let short = (1..=Page::ALL.len()).map(|number| format!("[F{number}] "));
+    let width = |tabs: &[String]| tabs.iter().map(String::len).sum::<usize>();
+    let (long, short): (Vec<String>, Vec<String>) = (long.collect(), short.collect());
     let tabs = if names + width(&long) < usize::from(area.width) { long } else { short };
-    let room = area.width.saturating_sub(width(&tabs) as u16);
-    let left = Area { width: room, ..area };
+    let parts = [Constraint::Fill(1), Constraint::Length(width(&tabs) as u16)];
+    let [left, right] = Layout::horizontal(parts).areas(area);
     // Machines before the one that is shown make room for it where there are too many.
-    let skip = if names + 1 < usize::from(room) { 0 } else { model.current };
-    let mut at = 1;
-    for (index, node) in model.nodes.iter().enumerate().skip(skip) {
+    let skip = if names + 1 < usize::from(left.width) { 0 } else { model.current };
+    let machine = |(index, node): (usize, &Node)| {
         let style = match (&node.trouble, index == model.current) {
-            (_, true) => Style::CHOSEN,
-            (Some(_), false) => Style::of(Colour::Red),
-            (None, false) => Style::PLAIN,
+            (_, true) => CHOSEN,
+            (Some(_), false) => BAD,
+            (None, false) => PLAIN,
         };
-        at = screen.text(left, at, 0, &node.name, style) + 1;
-    }
-    let mut column = room;
-    for (tab, (page, _)) in tabs.iter().zip(Page::ALL) {
-        let style = if page == model.page { Style::CHOSEN } else { Style::PLAIN };
-        column = screen.text(area, column, 0, tab, style) + 1;
-    }
+        [Span::raw(" "), Span::styled(node.name.clone(), style)]
+    };
+    Line::from_iter(model.nodes.iter().enumerate().skip(skip).flat_map(machine)).render(left, buffer);
+    let tab = |(tab, (page, _)): (&String, (Page, _))| {
+        let style = if page == model.page { CHOSEN } else { PLAIN };
+        [Span::styled(tab.trim_end().to_owned(), style), Span::raw(" ")]
+    };
+    Line::from_iter(tabs.iter().zip(Page::ALL).flat_map(tab)).render(right, buffer);
 }
+
+fn frame(title: &str) -> Block<'static> {
+    let title = [Span::styled("─", FAINT), Span::styled(format!(" {title} "), TITLE)];
+    Block::bordered().border_style(FAINT).title(Line::from_iter(title))
+}
+
+/// Lines in a frame, cut at its right and lower edge.
+fn framed(title: &str, lines: Vec<Line<'_>>, area: Rect, buffer: &mut Buffer) {
+    Paragraph::new(lines).block(frame(title)).render(area, buffer);
+}
+
+/// A name, its value and how that looks.
+type Pair = (&'static str, String, Style);
 
 /// A column of names and values.
-fn pairs(screen: &mut Screen, area: Area, pairs: &[(&str, String, Style)]) {
-    let width = pairs.iter().map(|(name, ..)| name.len()).max().unwrap_or(0) as u16;
-    for (line, (name, value, style)) in pairs.iter().enumerate() {
-        screen.text(area, 0, line as u16, name, Style::of(Colour::Grey));
-        let value = if value.is_empty() { "n/a" } else { value };
-        screen.text(area, width + 2, line as u16, value, *style);
-    }
+fn pairs(pairs: Vec<Pair>) -> Vec<Line<'static>> {
+    let width = pairs.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let line = |(name, value, style): Pair| {
+        let value = if value.is_empty() { "n/a".to_owned() } else { value };
+        Line::from(vec![Span::styled(format!("{name:width$}  "), FAINT), Span::styled(value, style)])
+    };
+    pairs.into_iter().map(line).collect()
 }
 
-/// Lines at the end of a log, scrolled back by `scroll`.
-fn tail<'a>(node: &'a Node, log: &str, lines: u16, scroll: usize) -> impl Iterator<Item = &'a str> + use<'a> {
-    let (held, lines) = (node.log(log), usize::from(lines));
-    let count = held.map_or(0, |held| held.len());
-    let first = count.saturating_sub(lines).saturating_sub(scroll);
-    held.into_iter().flat_map(move |held| held.iter().skip(first).take(lines)).map(String::as_str)
-}
-
-/// A log in an area.
-fn draw_log(screen: &mut Screen, area: Area, node: &Node, log: &str, scroll: usize) {
-    for (line, text) in tail(node, log, area.height, scroll).enumerate() {
+/// As many lines of a log as there is room for in a frame, scrolled back by `scroll`.
+fn log_lines(node: &Node, log: &str, frame: Rect, scroll: usize) -> Vec<Line<'static>> {
+    let Some(held) = node.log(log) else { return Vec::new() };
+    let room = usize::from(frame.height.saturating_sub(2));
+    let first = held.len().saturating_sub(room).saturating_sub(scroll);
+    let line = |text: &String| {
         let lower = text.to_lowercase();
         let style = if ["error", "fail", "panic"].iter().any(|word| lower.contains(word)) {
-            Style::of(Colour::Red)
+            BAD
         } else if lower.contains("warn") {
-            Style::of(Colour::Yellow)
+            WARNING
         } else {
-            Style::PLAIN
+            PLAIN
         };
-        screen.text(area, 0, line as u16, &kernel_line(text), style);
-    }
+        Line::styled(kernel_line(text).replace('\t', " "), style)
+    };
+    held.iter().skip(first).take(room).map(line).collect()
 }
 
 /// `facility: level: [date and time]: text` as the time of day and the text; other lines as they are.
-fn kernel_line(line: &str) -> Cow<'_, str> {
+fn kernel_line(line: &str) -> String {
     let parts = line.split_once(": [").and_then(|(_, rest)| rest.split_once("]: "));
     match parts {
         Some((date, text)) if date.len() > 19 && date.as_bytes()[10] == b'T' && date.is_char_boundary(19) => {
-            Cow::Owned(format!("{} {text}", &date[11..19]))
+            format!("{} {text}", &date[11..19])
         }
-        _ => Cow::Borrowed(line),
+        _ => line.to_owned(),
     }
 }
 
@@ -150,7 +169,7 @@ fn show(value: &Value) -> String {
 
 /// Green where it is so, red where it is not.
 fn verdict(good: bool) -> Style {
-    Style::of(if good { Colour::Green } else { Colour::Red })
+    if good { GOOD } else { BAD }
 }
 
 fn plural(count: usize, word: &str) -> String {

@@ -1,42 +1,31 @@
 //! How the network is set up: links, addresses, routes, resolvers, time servers.
 
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+
 use super::super::form::Form;
 use super::super::model::{Model, Node};
-use super::super::screen::{Area, Colour, Screen, Style};
-use super::{pairs, text, verdict};
+use super::{BAD, CHOSEN, FAINT, PLAIN, WARNING, framed, pairs, text, verdict};
 
-pub(super) fn draw(screen: &mut Screen, area: Area, model: &Model) {
+pub(super) fn draw(model: &Model, area: Rect, buffer: &mut Buffer) {
     let node = model.node();
-    let rest = match &model.form {
-        Some(form) => draw_form(screen, area, form),
-        None => draw_host(screen, area, model),
-    };
-    let rows = rest.rows(2);
-    let lines = links(node);
-    table(
-        screen,
-        rows[0],
-        "Links",
-        "LINK         STATE    MODE    ADDRESSES                       MTU  HARDWARE ADDRESS",
-        &lines,
-        model.scroll,
-    );
-    let lines = routes(node);
-    table(
-        screen,
-        rows[1],
-        "Routes",
-        "DESTINATION                GATEWAY                 LINK         METRIC",
-        &lines,
-        model.scroll,
-    );
+    let top = if model.form.is_some() { 10 } else { 7 };
+    let parts = [Constraint::Length(top), Constraint::Fill(1), Constraint::Fill(1)];
+    let [top, links_area, routes_area] = Layout::vertical(parts).areas(area);
+    match &model.form {
+        Some(form) => draw_form(form, top, buffer),
+        None => draw_host(model, top, buffer),
+    }
+    let header = "LINK         STATE    MODE    ADDRESSES                       MTU  HARDWARE ADDRESS";
+    table("Links", header, links(node), model.scroll, links_area, buffer);
+    let header = "DESTINATION                GATEWAY                 LINK         METRIC";
+    table("Routes", header, routes(node), model.scroll, routes_area, buffer);
 }
 
-fn draw_host(screen: &mut Screen, area: Area, model: &Model) -> Area {
+fn draw_host(model: &Model, area: Rect, buffer: &mut Buffer) {
     let node = model.node();
-    let (top, rest) = area.top(7);
     let title = if model.may_edit() { "Host (e: change)" } else { "Host" };
-    let inside = screen.frame(top, title);
     let hostname = node.get("HostnameStatuses", "hostname");
     let status = node.get("NetworkStatuses", "status");
     let missing: Vec<&str> = [
@@ -51,55 +40,43 @@ fn draw_host(screen: &mut Screen, area: Area, model: &Model) -> Area {
     .collect();
     let state =
         if missing.is_empty() { "ready".to_owned() } else { format!("waits for {}", missing.join(", ")) };
-    pairs(
-        screen,
-        inside,
-        &[
-            ("HOSTNAME", text(hostname, "hostname"), Style::PLAIN),
-            ("DOMAIN", text(hostname, "domainname"), Style::PLAIN),
-            ("DNS SERVERS", text(node.get("ResolverStatuses", "resolvers"), "dnsServers"), Style::PLAIN),
-            (
-                "TIME SERVERS",
-                text(node.get("TimeServerStatuses", "timeservers"), "timeServers"),
-                Style::PLAIN,
-            ),
-            ("NETWORK", state, verdict(missing.is_empty())),
-        ],
-    );
-    rest
+    let servers = text(node.get("TimeServerStatuses", "timeservers"), "timeServers");
+    let lines = pairs(vec![
+        ("HOSTNAME", text(hostname, "hostname"), PLAIN),
+        ("DOMAIN", text(hostname, "domainname"), PLAIN),
+        ("DNS SERVERS", text(node.get("ResolverStatuses", "resolvers"), "dnsServers"), PLAIN),
+        ("TIME SERVERS", servers, PLAIN),
+        ("NETWORK", state, verdict(missing.is_empty())),
+    ]);
+    framed(title, lines, area, buffer);
 }
 
-fn draw_form(screen: &mut Screen, area: Area, form: &Form) -> Area {
-    let (top, rest) = area.top(10);
-    let inside = screen.frame(top, "Network configuration (Tab: next, Enter: save, Esc: leave)");
-    for (line, (label, value, chosen)) in form.fields().enumerate() {
-        let style = if chosen { Style::CHOSEN } else { Style::PLAIN };
-        screen.text(inside, 0, line as u16, label, Style::of(Colour::Grey));
-        let cursor = if chosen { "_" } else { "" };
-        screen.text(inside, 22, line as u16, &format!("{value}{cursor}"), style);
-    }
-    screen.text(inside, 0, 7, &form.message, Style::of(Colour::Yellow));
-    rest
+fn draw_form(form: &Form, area: Rect, buffer: &mut Buffer) {
+    let field = |(label, value, chosen): (&'static str, &str, bool)| {
+        let (style, cursor) = if chosen { (CHOSEN, "_") } else { (PLAIN, "") };
+        let value = Span::styled(format!("{value}{cursor}"), style);
+        Line::from(vec![Span::styled(format!("{label:<22}"), FAINT), value])
+    };
+    let message = Line::styled(form.message.clone(), WARNING);
+    let lines = form.fields().map(field).chain([message]).collect();
+    framed("Network configuration (Tab: next, Enter: save, Esc: leave)", lines, area, buffer);
 }
 
 fn table(
-    screen: &mut Screen,
-    area: Area,
     title: &str,
-    header: &str,
-    lines: &[(String, Style)],
+    header: &'static str,
+    rows: Vec<Line<'static>>,
     scroll: usize,
+    area: Rect,
+    buffer: &mut Buffer,
 ) {
-    let inside = screen.frame(area, title);
-    screen.text(inside, 0, 0, header, Style::of(Colour::Grey));
-    let room = usize::from(inside.height.saturating_sub(1));
-    let first = scroll.min(lines.len().saturating_sub(room));
-    for (line, (text, style)) in lines.iter().skip(first).take(room).enumerate() {
-        screen.text(inside, 0, line as u16 + 1, text, *style);
-    }
+    let room = usize::from(area.height.saturating_sub(3));
+    let first = scroll.min(rows.len().saturating_sub(room));
+    let lines = [Line::styled(header, FAINT)].into_iter().chain(rows.into_iter().skip(first)).collect();
+    framed(title, lines, area, buffer);
 }
 
-fn links(node: &Node) -> Vec<(String, Style)> {
+fn links(node: &Node) -> Vec<Line<'static>> {
     let line = |(name, link): (&str, &serde_json::Value)| {
         let addresses: Vec<String> = node
             .list("AddressStatuses")
@@ -109,7 +86,7 @@ fn links(node: &Node) -> Vec<(String, Style)> {
         let operator = node.list("OperatorSpecs").find(|(_, operator)| text(operator, "linkName") == name);
         let mode = operator.map_or("static".to_owned(), |(_, operator)| text(operator, "operator"));
         let state = text(link, "operationalState");
-        let style = if state == "down" { Style::of(Colour::Red) } else { Style::PLAIN };
+        let style = if state == "down" { BAD } else { PLAIN };
         let mode = if addresses.is_empty() && mode == "static" { String::new() } else { mode };
         let text = format!(
             "{name:<12} {state:<8} {mode:<7} {:<29} {:>5}  {}",
@@ -117,12 +94,12 @@ fn links(node: &Node) -> Vec<(String, Style)> {
             text(link, "mtu"),
             text(link, "hardwareAddr"),
         );
-        (text, style)
+        Line::styled(text, style)
     };
     node.list("LinkStatuses").map(line).collect()
 }
 
-fn routes(node: &Node) -> Vec<(String, Style)> {
+fn routes(node: &Node) -> Vec<Line<'static>> {
     let is_main = |route: &serde_json::Value| text(route, "table") == "main";
     let line = |(_, route): (&str, &serde_json::Value)| {
         let destination = Some(text(route, "dst")).filter(|dst| !dst.is_empty());
@@ -133,7 +110,7 @@ fn routes(node: &Node) -> Vec<(String, Style)> {
             text(route, "outLinkName"),
             text(route, "priority"),
         );
-        (text, Style::PLAIN)
+        Line::raw(text)
     };
     node.list("RouteStatuses").filter(|(_, route)| is_main(route)).map(line).collect()
 }

@@ -1,56 +1,54 @@
 //! The machine at a glance: itself, Kubernetes, network, what is wrong, and the end of the kernel log.
 
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
 use serde_json::Value;
 
 use super::super::model::{Model, Node};
-use super::super::screen::{Area, Colour, Screen, Style};
-use super::{draw_log, pairs, plural, show, text, verdict};
+use super::{GOOD, PLAIN, Pair, WARNING, framed, log_lines, pairs, plural, show, text, verdict};
 
 /// The addresses the machine is reached at: not those of pods.
 const ADDRESSES: &str = "routed-no-k8s";
 /// Below this a column is too narrow to read.
 const COLUMN_MIN: u16 = 38;
 
-pub(super) fn draw(screen: &mut Screen, area: Area, model: &Model) {
+pub(super) fn draw(model: &Model, area: Rect, buffer: &mut Buffer) {
     let node = model.node();
-    let (machine, kubernetes, network) = (machine(node), kubernetes(node), network(node));
-    let three = area.width >= 3 * COLUMN_MIN;
-    let lines = machine.len().max(kubernetes.len()).max(network.len()) as u16;
-    let height = (lines + 2).min(area.height / 2);
-    let (top, mut rest) = area.top(height);
-    // On a narrow screen Kubernetes comes last to be told: it is on the services line, too.
-    let columns = top.columns(if three { 3 } else { 2 });
-    let inside = screen.frame(columns[0], "Machine");
-    pairs(screen, inside, &machine);
-    let inside = screen.frame(columns[columns.len() - 1], "Network");
-    pairs(screen, inside, &network);
-    if three {
-        let inside = screen.frame(columns[1], "Kubernetes");
-        pairs(screen, inside, &kubernetes);
+    let mut columns =
+        vec![("Machine", machine(node)), ("Kubernetes", kubernetes(node)), ("Network", network(node))];
+    // A narrow screen has no room for Kubernetes: its kubelet is on the services line, too.
+    if area.width < 3 * COLUMN_MIN {
+        columns.remove(1);
     }
     let troubles = troubles(node);
-    if !troubles.is_empty() {
-        let (top, below) = rest.top((troubles.len() as u16 + 2).min(rest.height / 2));
-        let inside = screen.frame(top, "Diagnostics");
-        for (line, trouble) in troubles.iter().enumerate() {
-            screen.text(inside, 0, line as u16, trouble, Style::of(Colour::Yellow));
-        }
-        rest = below;
+    let lines = columns.iter().map(|(_, lines)| lines.len()).max().unwrap_or_default() as u16;
+    let top = (lines + 2).min(area.height / 2);
+    let middle = match troubles.len() as u16 {
+        0 => 0,
+        lines => (lines + 2).min((area.height - top) / 2),
+    };
+    let parts = [Constraint::Length(top), Constraint::Length(middle), Constraint::Fill(1)];
+    let [top, middle, bottom] = Layout::vertical(parts).areas(area);
+    let areas = Layout::horizontal(columns.iter().map(|_| Constraint::Fill(1))).split(top);
+    for ((title, lines), area) in columns.into_iter().zip(areas.iter()) {
+        framed(title, pairs(lines), *area, buffer);
     }
-    let inside = screen.frame(rest, "Kernel log");
-    draw_log(screen, inside, node, "", model.scroll);
+    if !troubles.is_empty() {
+        let lines = troubles.into_iter().map(|trouble| Line::styled(trouble, WARNING)).collect();
+        framed("Diagnostics", lines, middle, buffer);
+    }
+    framed("Kernel log", log_lines(node, "", bottom, model.scroll), bottom, buffer);
 }
 
-type Line = (&'static str, String, Style);
-
-fn machine(node: &Node) -> Vec<Line> {
+fn machine(node: &Node) -> Vec<Pair> {
     let status = node.get("MachineStatuses", "machine");
     let ready = &status["status"]["ready"];
     let stage = text(status, "stage");
     let stage_style = match stage.as_str() {
-        "running" => Style::of(Colour::Green),
-        "maintenance" | "booting" => Style::of(Colour::Yellow),
-        _ => Style::PLAIN,
+        "running" => GOOD,
+        "maintenance" | "booting" => WARNING,
+        _ => PLAIN,
     };
     let (up, all) = node.list("Services").fold((0, 0), |(up, all), (_, service)| {
         let well = service["running"] == true && (service["healthy"] == true || service["unknown"] == true);
@@ -61,12 +59,12 @@ fn machine(node: &Node) -> Vec<Line> {
     vec![
         ("STAGE", stage, stage_style),
         ("READY", show(ready), verdict(*ready == Value::Bool(true))),
-        ("TYPE", machine_type(node), Style::PLAIN),
-        ("CLUSTER", text(node.get("Infos", "current"), "clusterName"), Style::PLAIN),
-        ("MEMBERS", if members > 0 { plural(members, "machine") } else { String::new() }, Style::PLAIN),
+        ("TYPE", machine_type(node), PLAIN),
+        ("CLUSTER", text(node.get("Infos", "current"), "clusterName"), PLAIN),
+        ("MEMBERS", if members > 0 { plural(members, "machine") } else { String::new() }, PLAIN),
         ("SERVICES", format!("{up} of {all} healthy"), verdict(up == all)),
-        ("UUID", text(system, "uuid"), Style::PLAIN),
-        ("SECUREBOOT", show(&node.get("SecurityStates", "securitystate")["secureBoot"]), Style::PLAIN),
+        ("UUID", text(system, "uuid"), PLAIN),
+        ("SECUREBOOT", show(&node.get("SecurityStates", "securitystate")["secureBoot"]), PLAIN),
     ]
 }
 
@@ -75,7 +73,7 @@ fn machine_type(node: &Node) -> String {
     node.list("MachineTypes").next().map(|(_, spec)| show(spec)).unwrap_or_default()
 }
 
-fn kubernetes(node: &Node) -> Vec<Line> {
+fn kubernetes(node: &Node) -> Vec<Pair> {
     let image = text(node.get("KubeletSpecs", "kubelet"), "image");
     let version = image.rsplit_once(':').map(|(_, tag)| tag.to_owned()).unwrap_or_default();
     let service = |id: &str| match node.list("Services").find(|(known, _)| *known == id) {
@@ -83,7 +81,7 @@ fn kubernetes(node: &Node) -> Vec<Line> {
             let well = spec["healthy"] == true;
             (if well { "healthy" } else { "unhealthy" }.to_owned(), verdict(well))
         }
-        None => (String::new(), Style::PLAIN),
+        None => (String::new(), PLAIN),
     };
     let pod = |name: &str| {
         let mut pods = node.list("StaticPodStatuses").filter(|(id, _)| id.contains(name));
@@ -94,10 +92,10 @@ fn kubernetes(node: &Node) -> Vec<Line> {
                     conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True");
                 (if ready { "healthy" } else { "unhealthy" }.to_owned(), verdict(ready))
             }
-            None => (String::new(), Style::PLAIN),
+            None => (String::new(), PLAIN),
         }
     };
-    let mut lines = vec![("VERSION", version, Style::PLAIN)];
+    let mut lines = vec![("VERSION", version, PLAIN)];
     for (name, (state, style)) in [
         ("KUBELET", service("kubelet")),
         ("APISERVER", pod("kube-apiserver")),
@@ -109,7 +107,7 @@ fn kubernetes(node: &Node) -> Vec<Line> {
     lines
 }
 
-fn network(node: &Node) -> Vec<Line> {
+fn network(node: &Node) -> Vec<Pair> {
     let status = node.get("NetworkStatuses", "status");
     let connected = status["connectivityReady"] == true;
     let gateways: Vec<String> = node
@@ -126,12 +124,12 @@ fn network(node: &Node) -> Vec<Line> {
         (false, false) => "not in sync",
     };
     vec![
-        ("HOST", text(node.get("HostnameStatuses", "hostname"), "hostname"), Style::PLAIN),
-        ("IP", text(node.get("NodeAddresses", ADDRESSES), "addresses"), Style::PLAIN),
-        ("GW", gateways.join(", "), Style::PLAIN),
+        ("HOST", text(node.get("HostnameStatuses", "hostname"), "hostname"), PLAIN),
+        ("IP", text(node.get("NodeAddresses", ADDRESSES), "addresses"), PLAIN),
+        ("GW", gateways.join(", "), PLAIN),
         ("CONNECTIVITY", if connected { "ok" } else { "failed" }.to_owned(), verdict(connected)),
-        ("DNS", text(node.get("ResolverStatuses", "resolvers"), "dnsServers"), Style::PLAIN),
-        ("NTP", servers, Style::PLAIN),
+        ("DNS", text(node.get("ResolverStatuses", "resolvers"), "dnsServers"), PLAIN),
+        ("NTP", servers, PLAIN),
         ("TIME", sync.to_owned(), verdict(time["synced"] == true)),
     ]
 }

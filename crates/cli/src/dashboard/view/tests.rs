@@ -2,9 +2,11 @@
 
 use expect_test::{Expect, expect, expect_file};
 use ichor_wire::machine::{CpuStat, MemInfo, ProcessInfo};
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::KeyCode;
+use ratatui::layout::Rect;
 
 use super::super::history::Counters;
-use super::super::keys::Key;
 use super::super::model::{Model, News, Update};
 use super::draw;
 use crate::output::json::from_yaml_text;
@@ -123,11 +125,21 @@ fn model() -> Model {
     model
 }
 
+/// The characters, line by line, without looks.
+fn plain(model: &Model, width: u16, height: u16) -> String {
+    let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
+    draw(model, buffer.area, &mut buffer, NOW);
+    let line = |cells: &[ratatui::buffer::Cell]| {
+        cells.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned()
+    };
+    buffer.content.chunks(usize::from(width).max(1)).map(|cells| line(cells) + "\n").collect()
+}
+
 #[track_caller]
 fn check(page: u8, width: u16, height: u16, expect: Expect) {
     let mut model = model();
-    model.press(Key::Function(page));
-    expect.assert_eq(&draw(&model, width, height, NOW).plain());
+    model.press(KeyCode::F(page).into());
+    expect.assert_eq(&plain(&model, width, height));
 }
 
 #[test]
@@ -275,8 +287,8 @@ fn all_pages_on_a_large_screen() {
     let mut all = String::new();
     for page in 1..=4 {
         let mut model = model();
-        model.press(Key::Function(page));
-        all += &draw(&model, 200, 60, NOW).plain();
+        model.press(KeyCode::F(page).into());
+        all += &plain(&model, 200, 60);
     }
     expect_file!["large.txt"].assert_eq(&all);
 }
@@ -284,14 +296,13 @@ fn all_pages_on_a_large_screen() {
 #[test]
 fn a_machine_that_does_not_answer_and_tiny_screens() {
     let mut model = model();
-    model.press(Key::Right);
-    let screen = draw(&model, 80, 24, NOW).plain();
+    model.press(KeyCode::Right.into());
+    let screen = plain(&model, 80, 24);
     assert!(screen.starts_with(" 10.5.0.3  connection refused\n"), "{screen}");
     for page in 1..=4 {
-        model.press(Key::Function(page));
+        model.press(KeyCode::F(page).into());
         for (width, height) in [(0, 0), (1, 1), (5, 3), (20, 5), (80, 4)] {
-            let screen = draw(&model, width, height, NOW);
-            assert_eq!(screen.area().width, width);
+            plain(&model, width, height);
         }
     }
 }
@@ -302,11 +313,11 @@ fn the_form_of_a_machine_that_waits_for_its_configuration() {
     let stage = from_yaml_text("stage: maintenance\n").unwrap();
     let news = News::Resource("MachineStatuses.runtime.talos.dev", "machine".into(), Some(stage));
     model.apply(Update { node: 0, news });
-    model.press(Key::Function(3));
-    for key in [Key::Char('e'), Key::Char('q'), Key::Down, Key::Char('1')] {
-        model.press(key);
+    model.press(KeyCode::F(3).into());
+    for key in [KeyCode::Char('e'), KeyCode::Char('q'), KeyCode::Down, KeyCode::Char('1')] {
+        model.press(key.into());
     }
-    let text = draw(&model, 80, 24, NOW).plain();
+    let text = plain(&model, 80, 24);
     let form: String = text.lines().skip(2).take(10).map(|line| format!("{line}\n")).collect();
     expect![[r#"
         ┌─ Network configuration (Tab: next, Enter: save, Esc: leave) ─────────────────┐
@@ -321,6 +332,17 @@ fn the_form_of_a_machine_that_waits_for_its_configuration() {
         └──────────────────────────────────────────────────────────────────────────────┘
     "#]]
     .assert_eq(&form);
-    model.press(Key::Escape);
+    model.press(KeyCode::Esc.into());
     assert!(model.form.is_none());
+}
+
+#[test]
+fn no_text_of_a_machine_commands_the_terminal() {
+    let mut model = model();
+    let news = News::Line(String::new(), "a\x1b[2J\x07b\tc語".into());
+    model.apply(Update { node: 0, news });
+    model.press(KeyCode::F(4).into());
+    let screen = plain(&model, 80, 24);
+    assert!(screen.contains("│a[2Jb c語"), "{screen}");
+    assert!(!screen.chars().any(|c| c.is_control() && c != '\n'), "{screen}");
 }

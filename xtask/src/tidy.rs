@@ -30,7 +30,7 @@ const LAYERS: &[(u8, &[&str])] = &[
             "why",
         ],
     ),
-    (1, &["cosi", "rpc", "observe"]),
+    (1, &["cosi", "rpc", "http", "observe"]),
     (2, &["sys", "net", "block", "image", "registry", "discovery", "containerd", "etcd", "kube"]),
     (
         3,

@@ -4,20 +4,16 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, LOCATION, WWW_AUTHENTICATE};
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Empty};
-use hyper::body::Incoming;
-use tokio::time::timeout;
+use http::header::{ACCEPT, AUTHORIZATION, WWW_AUTHENTICATE};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use ichor_http::client::collect;
+use ichor_http::{Client, Pieces};
 
 use crate::failure::{Context as _, Failure};
-use crate::web::Web;
 
 /// Time to connect, and to begin an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// Time between two pieces of an answer.
-const PIECE_MAX: Duration = Duration::from_secs(60);
 /// The largest manifest or token.
 const DOCUMENT_MAX: usize = 4 << 20;
 /// Places an answer may send us on to.
@@ -85,14 +81,14 @@ impl Reference {
 /// A client; it remembers the tokens it was given.
 pub struct Registry {
     insecure: bool,
-    web: Web,
+    client: Client,
     tokens: HashMap<String, String>,
 }
 
 impl Registry {
     /// A client; `insecure` lets registries answer without TLS.
     pub fn new(insecure: bool) -> Self {
-        Self { insecure, web: Web::default(), tokens: HashMap::new() }
+        Self { insecure, client: Client::system(), tokens: HashMap::new() }
     }
 
     /// A manifest, as it is, and its digest.
@@ -142,25 +138,13 @@ impl Registry {
             self.tokens.insert(scope.clone(), token.clone());
             response = self.get(&url, Some(token)).await?;
         }
-        let mut from = url.clone();
-        for _ in 0..REDIRECTS_MAX {
-            if !response.status().is_redirection() {
-                break;
-            }
-            let place = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-            let place = place.ok_or_else(|| Failure::new(format!("{from}: sent on to nowhere")))?;
-            from =
-                if place.starts_with('/') { format!("{scheme}://{host}{place}") } else { place.to_owned() };
-            // Elsewhere our token is nobody's business.
-            response = self.get(&from, None).await?;
-        }
         if !response.status().is_success() {
             return Err(Failure::new(format!("{url}: {}", response.status())));
         }
         let mut body = response.into_body();
         let mut left = limit;
-        while let Some(frame) = timeout(PIECE_MAX, body.frame()).await.context(&url)? {
-            let frame = frame.context(&url)?;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| Failure::new(format!("{url}: {error}")))?;
             let Ok(data) = frame.into_data() else { continue };
             left = left
                 .checked_sub(data.len() as u64)
@@ -171,7 +155,7 @@ impl Registry {
     }
 
     /// Gets a token where the answer says.
-    async fn token(&mut self, response: &Response<Incoming>) -> Result<String, Failure> {
+    async fn token(&mut self, response: &Response<Pieces>) -> Result<String, Failure> {
         let header = response.headers().get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());
         let url = token_url(header.unwrap_or_default())
             .ok_or_else(|| Failure::new("the registry wants credentials of a kind that is not known here"))?;
@@ -179,24 +163,20 @@ impl Registry {
         if !answer.status().is_success() {
             return Err(Failure::new(format!("{url}: {}", answer.status())));
         }
-        let body = http_body_util::Limited::new(answer.into_body(), DOCUMENT_MAX).collect().await;
-        let body = body.map_err(|error| Failure::new(format!("{url}: {error}")))?.to_bytes();
+        let body = collect(answer.into_body(), &url, DOCUMENT_MAX).await.plain()?;
         let value: serde_json::Value = serde_json::from_slice(&body).context(&url)?;
         let token = ["token", "access_token"].into_iter().find_map(|key| value[key].as_str());
         token.map(str::to_owned).ok_or_else(|| Failure::new(format!("{url}: no token in the answer")))
     }
 
-    async fn get(&mut self, url: &str, token: Option<String>) -> Result<Response<Incoming>, Failure> {
-        let answer = timeout(ANSWER_MAX, self.ask(url, token)).await;
-        answer.map_err(|_| Failure::new(format!("{url}: no answer within {}s", ANSWER_MAX.as_secs())))?
-    }
-
-    async fn ask(&mut self, url: &str, token: Option<String>) -> Result<Response<Incoming>, Failure> {
-        let mut request = Request::builder().method(Method::GET).uri(url).header(ACCEPT, ACCEPTED);
+    /// Asks, and goes where the answer sends us; elsewhere our token is nobody's business.
+    async fn get(&self, url: &str, token: Option<String>) -> Result<Response<Pieces>, Failure> {
+        let mut request = Request::get(url).header(ACCEPT, ACCEPTED);
         if let Some(token) = token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        self.web.send(request.body(Empty::<Bytes>::new()).context(url)?).await
+        let request = request.body(()).context(url)?;
+        self.client.follow(request, REDIRECTS_MAX, ANSWER_MAX).await.plain()
     }
 }
 

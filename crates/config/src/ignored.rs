@@ -131,7 +131,6 @@ pub static ARGUMENTS: &[ArgumentRule] = &[
     argument("siderolink.api", "", "the SideroLink tunnel is not established yet"),
     argument("talos.board", "", "there is no installer that would look at it yet"),
     argument("talos.config", "guestinfo", "VMware guest information is not read yet"),
-    argument("talos.config", "https:", "configurations are fetched over http only"),
     argument("talos.config", "metal-iso", "a configuration on a volume is not read yet"),
     argument("talos.config.oauth.audience", "", NO_OAUTH),
     argument("talos.config.oauth.client_id", "", NO_OAUTH),
@@ -349,13 +348,13 @@ links: [eth3]
     fn arguments_are_named_without_their_values() {
         let told = |text: &str| ignored_arguments(&Cmdline::parse(text));
         assert_eq!(
-            told("talos.config=https://u:secret@host/a siderolink.api=grpc://host?jointoken=secret"),
+            told("talos.config=guestinfo.secret siderolink.api=grpc://host?jointoken=secret"),
             [
                 "siderolink.api: the SideroLink tunnel is not established yet",
-                "talos.config=https:…: configurations are fetched over http only",
+                "talos.config=guestinfo…: VMware guest information is not read yet",
             ]
         );
-        assert_eq!(told("talos.config=http://host/a console=ttyS0 talos.platform=metal"), [""; 0]);
+        assert_eq!(told("talos.config=https://host/a console=ttyS0 talos.platform=metal"), [""; 0]);
         assert!(ignored_platform("aws").is_some() && ignored_platform("metal").is_none());
     }
 

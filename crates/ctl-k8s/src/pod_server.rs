@@ -11,6 +11,7 @@ mod mirror;
 mod replaced;
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,14 +20,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
+use ichor_http::server::Limits;
 use ichor_resource::config::MachineType;
 use ichor_resource::k8s::{NodeStatus, StaticPod, StaticPodServerStatus, StaticPodStatus};
 use ichor_resource::v1alpha1::Service;
 use serde_json::{Value as Json, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::kubelet_service::started_since;
@@ -37,14 +44,10 @@ use replaced::{Replaced, Step};
 /// Where a machine's server remembers: in memory, so that it is gone after a reboot.
 pub const MEMORY: &str = "/system/run/static-pods";
 const STATUS: &str = "static-pod-server-status";
-/// Kubelet has one connection, people who look have a few.
-const CONNECTIONS_MAX: usize = 8;
-/// A request line and headers are never longer.
-const REQUEST_MAX: usize = 8 << 10;
-/// A connection without a request is closed after this.
-const IDLE_MAX: Duration = Duration::from_secs(90);
-/// Who does not take the answer loses it.
-const WRITE_MAX: Duration = Duration::from_secs(5);
+/// Kubelet has one connection, people who look have a few. One without a request is closed, and so is one whose caller
+/// takes nothing of the answer.
+const LIMITS: Limits =
+    Limits { connections: 8, request: Duration::from_secs(90), stall: Duration::from_secs(5) };
 /// Kubelet gives up after ten seconds.
 const HOLD: Duration = Duration::from_secs(9);
 /// After a start the controllers have this long to bring back what was there.
@@ -254,67 +257,41 @@ impl Controller for StaticPodServerController {
 }
 
 async fn serve(listener: TcpListener, list: watch::Sender<List>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let list = list.subscribe();
-                tokio::spawn(async move {
-                    let _place = place;
-                    if let Err(error) = connection(stream, list).await {
-                        tracing::debug!(%error, "static pods: connection ended early");
-                    }
-                });
-            }
-            // Out of descriptors, mostly: waiting is all that helps.
-            Err(error) => {
-                tracing::warn!(%error, "static pods: cannot accept a connection");
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-        }
-    }
-}
-
-async fn connection(mut stream: TcpStream, mut list: watch::Receiver<List>) -> io::Result<()> {
-    let mut told: List = None;
-    while let Some(request) = timeout(IDLE_MAX, request(&mut stream)).await?? {
-        if told.is_some() && *list.borrow_and_update() == told {
-            // The server lives as long as the process; an end of waiting is as good as a change.
-            let _ = timeout(HOLD, list.changed()).await;
-        }
-        let now = list.borrow_and_update().clone();
-        let answer = answer(&request, now.as_deref());
-        timeout(WRITE_MAX, stream.write_all(answer.as_bytes())).await??;
-        told = now;
-    }
-    Ok(())
-}
-
-/// Reads up to the empty line after the headers; `None` when the other side is done.
-async fn request(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
-    let mut head = Vec::with_capacity(512);
-    while !head.ends_with(b"\r\n\r\n") {
-        if head.len() >= REQUEST_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the request is too long"));
-        }
-        if stream.read_buf(&mut head).await? == 0 {
-            return if head.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
-        }
-    }
-    Ok(Some(head))
-}
-
-fn answer(request: &[u8], list: Option<&str>) -> String {
-    let head = request.starts_with(b"HEAD ");
-    let (status, body) = match list {
-        _ if !head && !request.starts_with(b"GET ") => ("405 Method Not Allowed", "Method Not Allowed\n"),
-        Some(list) => ("200 OK", list),
-        None => ("500 Internal Server Error", "Internal Server Error\n"),
+    let service = move || {
+        let caller = Arc::new(Mutex::new(Caller { list: list.subscribe(), told: None }));
+        service_fn(move |request: Request<Incoming>| {
+            let caller = caller.clone();
+            async move { Ok::<_, Infallible>(caller.lock().await.answer(request.method()).await) }
+        })
     };
-    let length = body.len();
-    let body = if head { "" } else { body };
-    format!("HTTP/1.1 {status}\r\nContent-Type: application/yaml\r\nContent-Length: {length}\r\n\r\n{body}")
+    ichor_http::server::serve("static pods", listener, LIMITS, service, std::future::pending()).await;
+}
+
+/// One connection, and what it was told last.
+struct Caller {
+    list: watch::Receiver<List>,
+    told: List,
+}
+
+impl Caller {
+    async fn answer(&mut self, method: &Method) -> Response<Full<Bytes>> {
+        if self.told.is_some() && *self.list.borrow_and_update() == self.told {
+            // The server lives as long as the process; an end of waiting is as good as a change.
+            let _ = timeout(HOLD, self.list.changed()).await;
+        }
+        self.told = self.list.borrow_and_update().clone();
+        let (status, body) = match &self.told {
+            _ if method != Method::GET && method != Method::HEAD => {
+                (StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed\n".into())
+            }
+            Some(list) => (StatusCode::OK, Bytes::copy_from_slice(list.as_bytes())),
+            None => (StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error\n".into()),
+        };
+        let mut response = Response::new(Full::new(body));
+        *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
+        response
+    }
 }
 
 #[cfg(test)]

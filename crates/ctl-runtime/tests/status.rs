@@ -353,7 +353,7 @@ async fn two_bad_meta_copies_are_a_diagnostic() {
 #[tokio::test]
 async fn ignored_fields_and_arguments_are_reported_at_once() {
     let (state, _) = ichor_testkit::state();
-    let cmdline = Cmdline::parse("talos.platform=aws talos.config=https://host/config?token=hidden");
+    let cmdline = Cmdline::parse("talos.platform=aws talos.config=guestinfo.hidden");
     let controller =
         DiagnosticsController::new(meta(&state, "/no/meta"), "aws", ichor_config::Mode::CLOUD, &cmdline);
     let mut harness = Harness::new(&state, controller).unwrap();
@@ -361,7 +361,7 @@ async fn ignored_fields_and_arguments_are_reported_at_once() {
     // A machine that waits for its configuration already says why none came.
     let found = state.get::<Diagnostic>("runtime", "cmdline-not-applied").unwrap();
     assert_eq!(found.details.len(), 2, "{:?}", found.details);
-    assert_eq!(found.details[0], "talos.config=https:…: configurations are fetched over http only");
+    assert_eq!(found.details[0], "talos.config=guestinfo…: VMware guest information is not read yet");
     assert!(found.details[1].starts_with("talos.platform=aws: "), "{}", found.details[1]);
 
     let files = "version: v1alpha1\nmachine:\n  type: worker\n  files:\n    - {path: /var/a, content: b, op: create}\n";

@@ -6,7 +6,6 @@
 
 mod access;
 mod client;
-mod download;
 mod drain;
 mod error;
 mod http2;
@@ -17,7 +16,6 @@ mod watch;
 
 pub use access::{Access, AccessError};
 pub use client::{Client, Delete, List, Patch, Select, Write};
-pub use download::{DownloadError, download};
 pub use drain::{Drain, DrainError, Drained, Limits, drain};
 pub use error::{Error, Status, chain};
 pub use ichor_rpc::Endpoint;

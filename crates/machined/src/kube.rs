@@ -16,9 +16,6 @@ const TTL: Duration = Duration::from_secs(15);
 /// The same for one that is held for as long as the node lives: seldom kept alive.
 const TTL_LONG: Duration = Duration::from_secs(60);
 
-/// Whom the machine trusts.
-const ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
-
 /// The rim of the machine's own controllers.
 pub fn ports() -> Ports {
     Ports::machine(lock(MANIFESTS, TTL), lock(ACCOUNTS, TTL_LONG), fetch())
@@ -38,12 +35,6 @@ fn lock(name: &'static str, ttl: Duration) -> Lock {
 /// Manifests from elsewhere.
 fn fetch() -> Fetch {
     Arc::new(|url, headers| {
-        Box::pin(async move {
-            if url.starts_with("http://") {
-                return download::fetch_with(&url, &headers).await.map_err(|error| error.to_string());
-            }
-            let roots = std::fs::read(ROOTS).map_err(|error| format!("{ROOTS}: {error}"))?;
-            ichor_kube::download(&url, &headers, &roots).await.map_err(|error| error.to_string())
-        })
+        Box::pin(async move { download::fetch(&url, &headers).await.map_err(|error| error.to_string()) })
     })
 }

@@ -1,14 +1,12 @@
 //! The service `kubelet`: the container it runs in, what of the machine it sees, its health check.
 
 use std::os::unix::fs::DirBuilderExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use ichor_cosi::State;
 use ichor_ctl_k8s::kubelet_service::{KubeletPort, KubeletRun};
+use ichor_http::client::{Client, ClientError, Limits as HttpLimits};
 use ichor_resource::k8s::ExtraMount;
 use ichor_resource::network::NetworkStatus;
 use ichor_resource::time::TimeStatus;
@@ -207,29 +205,14 @@ fn extra_mount(mount: &ExtraMount) -> Result<ContainerMount, String> {
 
 /// Asks the kubelet itself.
 async fn healthy() -> Result<(), String> {
-    let failed = |error: std::io::Error| format!("Get \"http://127.0.0.1:{HEALTH_PORT}/healthz\": {error}");
-    let mut stream = TcpStream::connect(("127.0.0.1", HEALTH_PORT)).await.map_err(failed)?;
-    let request =
-        format!("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{HEALTH_PORT}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.map_err(failed)?;
-    let mut answer = [0; 64];
-    let mut len = 0;
-    while len < answer.len() && !answer[..len].contains(&b'\n') {
-        match stream.read(&mut answer[len..]).await.map_err(failed)? {
-            0 => break,
-            read => len += read,
-        }
-    }
-    judge(&answer[..len])
-}
-
-fn judge(answer: &[u8]) -> Result<(), String> {
-    let text = String::from_utf8_lossy(answer);
-    let line = text.lines().next().unwrap_or_default();
-    match line.split_once(' ') {
-        Some((_, status)) if status.starts_with("200") => Ok(()),
-        Some((_, status)) => Err(format!("expected HTTP status OK, got {status}")),
-        None => Err("no answer".to_owned()),
+    const LIMITS: HttpLimits = HttpLimits { time: Duration::from_secs(10), bytes: 64 << 10, redirects: 0 };
+    static CLIENT: LazyLock<Client> = LazyLock::new(Client::plain);
+    let url = format!("http://127.0.0.1:{HEALTH_PORT}/healthz");
+    match CLIENT.get(&url, &[], LIMITS).await {
+        Ok(_) => Ok(()),
+        Err(ClientError::Status { status, .. }) => Err(format!("expected HTTP status OK, got {status}")),
+        Err(ClientError::Exchange { url, text, .. }) => Err(format!("Get {url:?}: {text}")),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -318,15 +301,5 @@ mod tests {
         let Ok(Run::Container(found)) = plan().await else { panic!("a container") };
         assert_eq!(found, container(&run, vec!["A=1".into()]).unwrap());
         assert!(source.is_dir(), "sources of extra mounts are created");
-    }
-
-    #[test]
-    fn health_is_the_status_of_the_answer() {
-        assert_eq!(judge(b"HTTP/1.1 200 OK\r\n"), Ok(()));
-        assert_eq!(
-            judge(b"HTTP/1.1 500 Internal Server Error\r\n").unwrap_err(),
-            "expected HTTP status OK, got 500 Internal Server Error"
-        );
-        assert_eq!(judge(b"").unwrap_err(), "no answer");
     }
 }

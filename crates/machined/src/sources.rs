@@ -94,7 +94,7 @@ impl NodeSources {
         let (mut pause, mut told) = (PAUSE_FIRST, false);
         loop {
             // Facts may come while the server does not answer.
-            match download::fetch(&download::fill(url, &self.facts())).await {
+            match download::fetch(&download::fill(url, &self.facts()), &[]).await {
                 Ok(bytes) => return unpack(bytes),
                 Err(error) if !error.is_retryable() => return Err(error.to_string()),
                 Err(error) if !told => {

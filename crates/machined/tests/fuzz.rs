@@ -101,28 +101,6 @@ fn requests() {
     assert!(alive.is_ok());
 }
 
-/// What a server of configurations may answer: a body that is whole, or nothing.
-#[test]
-fn configuration_answers() {
-    let seeds = [
-        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX: y\r\n\r\nhello",
-        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n7;x\r\n, world\r\n0\r\n\r\n",
-        "HTTP/1.0 302 Found\r\nLocation: /there?a=b\r\n\r\n",
-        "HTTP/1.0 200 OK\r\n\r\nuntil the end",
-    ];
-    let words =
-        ["\r\n", "\r\n\r\n", "Content-Length: ", "Transfer-Encoding: chunked\r\n", "ffffffffffffffff"];
-    Target::text("configuration-answers").seeds(seeds).words(words).rounds(40_000).len_max(4096).run(
-        |input| {
-            let answer = ichor_machined::download::read_answer(input);
-            if let Some((_, body)) = &answer {
-                assert!(body.len() < input.len(), "a body that is longer than the answer");
-            }
-            answer.map(|(code, body)| (code, body.len().min(16)))
-        },
-    );
-}
-
 async fn call(bench: &bench::Bench, channel: &Channel, method: &'static str, body: Bytes) -> String {
     let mut grpc = tonic::client::Grpc::new(channel.clone());
     let path = http::uri::PathAndQuery::from_static(method);

@@ -29,7 +29,6 @@ pub mod table;
 pub mod tabs;
 pub mod term;
 pub mod text;
-pub mod web;
 pub mod why;
 
 use std::io::{Write as _, stdout};

@@ -21,6 +21,8 @@ const PAGE: usize = 2;
 const OBJECT_MAX: usize = 256 << 20;
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
+/// Parts of uploads that are not complete, by object and number.
+type Parts = Arc<Mutex<BTreeMap<(String, u32), Vec<u8>>>>;
 
 /// A running service; it ends with the process.
 pub struct Server {
@@ -37,12 +39,13 @@ impl Server {
         let server =
             Self { address: listener.local_addr()?, objects: Objects::default(), stumbles: Arc::default() };
         let (objects, stumbles) = (server.objects.clone(), server.stumbles.clone());
+        let parts = Parts::default();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (objects, stumbles) = (objects.clone(), stumbles.clone());
+                let (objects, parts, stumbles) = (objects.clone(), parts.clone(), stumbles.clone());
                 std::thread::spawn(move || {
                     // A caller that goes away is no news.
-                    let _ = serve(stream, &objects, &stumbles);
+                    let _ = serve(stream, &objects, &parts, &stumbles);
                 });
             }
         });
@@ -84,7 +87,12 @@ struct Request {
     body: Vec<u8>,
 }
 
-fn serve(stream: TcpStream, objects: &Objects, stumbles: &Mutex<usize>) -> std::io::Result<()> {
+fn serve(
+    stream: TcpStream,
+    objects: &Objects,
+    parts: &Parts,
+    stumbles: &Mutex<usize>,
+) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     while let Some(request) = read(&mut reader)? {
@@ -97,10 +105,11 @@ fn serve(stream: TcpStream, objects: &Objects, stumbles: &Mutex<usize>) -> std::
         let (code, body) = match (unwell, refusal(&request)) {
             (true, _) => (503, error("SlowDown", "later")),
             (false, Some(refusal)) => (403, refusal),
-            (false, None) => answer(&request, objects),
+            (false, None) => upload(&request, objects, parts).unwrap_or_else(|| answer(&request, objects)),
         };
         let mut out = &stream;
-        write!(out, "HTTP/1.1 {code} X\r\ncontent-length: {}\r\n\r\n", body.len())?;
+        let always = "etag: \"x\"\r\nlast-modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
+        write!(out, "HTTP/1.1 {code} X\r\n{always}content-length: {}\r\n\r\n", body.len())?;
         out.write_all(&body)?;
     }
     Ok(())
@@ -169,6 +178,37 @@ fn refusal(request: &Request) -> Option<Vec<u8>> {
     if part("Signature") != hex(&key) { wrong("the signature is another one") } else { None }
 }
 
+/// Uploads in parts; nothing of them is to be seen before they are complete.
+fn upload(request: &Request, objects: &Objects, parts: &Parts) -> Option<(u16, Vec<u8>)> {
+    let has =
+        |name: &str| request.query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    let name = unescape(request.path.trim_start_matches('/'));
+    let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
+    match (request.method.as_str(), has("uploadId"), has("partNumber")) {
+        ("POST", None, _) if has("uploads").is_some() => {
+            let id = "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>";
+            Some((200, id.into()))
+        }
+        ("PUT", Some(_), Some(number)) => {
+            parts.insert((name, number.parse().unwrap_or_default()), request.body.clone());
+            Some((200, Vec::new()))
+        }
+        ("POST", Some(_), None) => {
+            let whole = parts.iter().filter(|((object, _), _)| *object == name);
+            let whole = whole.flat_map(|(_, part)| part.iter().copied()).collect();
+            parts.retain(|(object, _), _| *object != name);
+            objects.lock().unwrap_or_else(PoisonError::into_inner).insert(name, whole);
+            let done = "<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>";
+            Some((200, done.into()))
+        }
+        ("DELETE", Some(_), None) => {
+            parts.retain(|(object, _), _| *object != name);
+            Some((204, Vec::new()))
+        }
+        _ => None,
+    }
+}
+
 fn answer(request: &Request, objects: &Objects) -> (u16, Vec<u8>) {
     let mut objects = objects.lock().unwrap_or_else(PoisonError::into_inner);
     let name = unescape(request.path.trim_start_matches('/'));
@@ -204,8 +244,9 @@ fn list(request: &Request, objects: &BTreeMap<String, Vec<u8>>, bucket: &str) ->
     keys.truncate(PAGE);
     let mut text = format!("<?xml version=\"1.0\"?><ListBucketResult><IsTruncated>{more}</IsTruncated>");
     for key in &keys {
-        text +=
-            &format!("<Contents><Key>{}</Key></Contents>", key.replace('&', "&amp;").replace('<', "&lt;"));
+        let key = key.replace('&', "&amp;").replace('<', "&lt;");
+        let rest = "<Size>1</Size><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>x</ETag>";
+        text += &format!("<Contents><Key>{key}</Key>{rest}</Contents>");
     }
     if let (true, Some(last)) = (more, keys.last()) {
         text += &format!("<NextContinuationToken>{last}</NextContinuationToken>");

@@ -28,19 +28,23 @@ pub(super) const AGE_IDENTITY: Flag =
 pub(super) static BACKUP: Command = Command {
     name: "backup",
     about: "Save the database to a directory or a bucket, again and again if asked, and keep the newest copies",
-    long: "Saves the database to a DIRECTORY or to s3://BUCKET/PREFIX as <cluster>-<time>.snap. With recipients the\n\
-           copy is sealed with age and ends in .snap.age; what goes to a bucket must be, unless --no-encryption says\n\
-           otherwise. With --every it goes on until it is stopped; a copy that fails is told and tried again after a\n\
-           minute. With --keep older copies of the same cluster are removed, never before a new one is whole, and\n\
-           nothing else is touched. The role os:etcd:backup is enough; without nodes the endpoint itself is asked.\n\n\
+    long: "Saves the database to a DIRECTORY, or to s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or\n\
+           az://CONTAINER/PREFIX, as <cluster>-<time>.snap. With recipients the copy is encrypted with age and ends in\n\
+           .snap.age; what goes to a bucket must be, unless --no-encryption says otherwise. With --every it goes on\n\
+           until it is stopped; a copy that fails is reported and retried after a minute. With --keep older copies of\n\
+           the same cluster are removed, never before a new one is whole, and nothing else is touched. The role\n\
+           os:etcd:backup is enough; without nodes the endpoint itself is asked.\n\n\
            Instead of flags the variables BUCKET, S3_PREFIX, CLUSTER_NAME, CUSTOM_S3_ENDPOINT, AWS_REGION,\n\
-           AGE_X25519_PUBLIC_KEY, DISABLE_ENCRYPTION and ENABLE_COMPRESSION may be set. The keys of the bucket are\n\
-           AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or those of ~/.aws/credentials.",
+           AGE_X25519_PUBLIC_KEY, DISABLE_ENCRYPTION and ENABLE_COMPRESSION may be set. Credentials for S3 are\n\
+           AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws/credentials, or the role of the instance or pod; for\n\
+           Google GOOGLE_APPLICATION_CREDENTIALS or the instance's service account; for Azure\n\
+           AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or the managed identity.",
     examples: &[
         "etcd backup -n 10.5.0.2 /backup",
         "etcd backup -n 10.5.0.2 --every 6h --keep 28 --age-recipient age1... s3://backups/prod",
     ],
-    args: Args::between("[directory | s3://bucket/prefix]", 0, 1).complete(&[Complete::File]),
+    args: Args::between("[directory | s3://bucket/prefix | gs://... | az://...]", 0, 1)
+        .complete(&[Complete::File]),
     flags: &[
         Flag::list("age-recipient", "seal copies for these recipients, age1... (AGE_X25519_PUBLIC_KEY)"),
         Flag::switch("compress", "make copies smaller, with zstd (ENABLE_COMPRESSION)"),
@@ -62,8 +66,8 @@ pub(super) static BACKUP: Command = Command {
 pub(super) static FETCH: Command = Command {
     name: "fetch",
     about: "Turn a backup into a plain snapshot",
-    long: "Takes a backup from a file or from s3://BUCKET/KEY, opens it, checks it and writes it as a plain snapshot.\n\
-           An address that ends in a slash stands for the newest backup there.",
+    long: "Takes a backup from a file or from s3://BUCKET/KEY (gs://, az://), decrypts it, checks it and writes it\n\
+           as a plain snapshot. An address that ends in a slash stands for the newest backup there.",
     examples: &[
         "etcd fetch --age-identity key.txt s3://backups/prod/ db.snapshot",
         "etcd fetch --age-identity key.txt prod-2026-01-13T06:00:00Z.snap.age db.snapshot",
@@ -98,14 +102,14 @@ impl BucketFlags {
         }
     }
 
-    fn open(&self, name: &str) -> Result<Bucket, Failure> {
+    fn open(&self, place: &Place) -> Result<Bucket, Failure> {
         let given = Given {
             endpoint: self.endpoint.as_deref(),
             region: self.region.as_deref(),
             path_style: self.path_style,
         };
         let read = |path: &str| std::fs::read_to_string(path).ok();
-        Ok(Bucket::new(Settings::resolve(name, given, &variable, &read)?))
+        Bucket::new(Settings::resolve(place, given, &variable, &read)?)
     }
 }
 
@@ -185,8 +189,10 @@ fn place(given: Option<&str>, bucket: &BucketFlags, cluster: &str) -> Result<etc
         (Some(given), _) => Place::parse(given).transpose()?,
         (None, Some(bucket)) => Some(Place::new(&bucket, "")?),
         (None, None) => {
-            return Err(Failure::new("no place for the copies: give a directory or s3://BUCKET/PREFIX")
-                .hint("or set BUCKET"));
+            return Err(Failure::new(
+                "no place for the copies: give a directory, s3://, gs:// or az://BUCKET/PREFIX",
+            )
+            .hint("or set BUCKET"));
         }
     };
     let Some(place) = place else {
@@ -194,9 +200,9 @@ fn place(given: Option<&str>, bucket: &BucketFlags, cluster: &str) -> Result<etc
         std::fs::create_dir_all(&directory).context(format!("make {}", directory.display()))?;
         return Ok(etcd::Place::Directory(directory));
     };
+    let storage = bucket.open(&place)?;
     let prefix = Some(place.key).filter(|key| !key.is_empty()).or_else(|| variable("S3_PREFIX"));
     let prefix = prefix.unwrap_or_else(|| cluster.to_owned());
-    let storage = bucket.open(&place.bucket)?;
     Ok(etcd::Place::Bucket { storage, prefix: prefix.trim_matches('/').to_owned() })
 }
 
@@ -248,7 +254,7 @@ impl SourceFlags {
         let content = match Place::parse(&self.source).transpose()? {
             None => files::read_large(Path::new(&self.source), SNAPSHOT_MAX)?,
             Some(place) => {
-                let mut bucket = self.bucket.open(&place.bucket)?;
+                let mut bucket = self.bucket.open(&place)?;
                 etcd::read(&mut bucket, &place.key, &|event: Event| tell(&event)).await?
             }
         };

@@ -5,11 +5,13 @@
 pub mod acpi;
 pub mod bounded;
 pub mod cgroup;
+mod cgroup_program;
 pub mod clock;
 pub mod confine;
 pub mod counters;
 pub mod credentials;
 pub mod device;
+pub mod device_guard;
 pub mod fdpass;
 pub mod file;
 pub mod host;

@@ -4,8 +4,12 @@
 //! setting, however it is reached. What belongs to a namespace stays free.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
+
+use crate::cgroup_program::{
+    self, ADD_NUMBER, CALL, EXIT, Instruction, JUMP, JUMP_IF_NUMBER, JUMP_IF_OTHER, LOAD_32, LOAD_NUMBER_64,
+    MOVE, MOVE_NUMBER, STORE_NUMBER_64, op,
+};
 
 /// Beginnings of names of settings that belong to a network, IPC, UTS or process namespace.
 const NAMESPACED: [&str; 8] = [
@@ -22,31 +26,6 @@ const NAMESPACED: [&str; 8] = [
 /// Room for the beginning of a name on the program's stack.
 const NAME: i16 = 24;
 
-/// One instruction as the kernel has it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Instruction {
-    code: u8,
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
-
-const fn op(code: u8, to: u8, from: u8, offset: i16, immediate: i32) -> Instruction {
-    Instruction { code, registers: to | from << 4, offset, immediate }
-}
-
-const MOVE: u8 = 0xbf;
-const MOVE_NUMBER: u8 = 0xb7;
-const ADD_NUMBER: u8 = 0x07;
-const LOAD_32: u8 = 0x61;
-const STORE_NUMBER_64: u8 = 0x7a;
-const LOAD_NUMBER_64: u8 = 0x18;
-const JUMP: u8 = 0x05;
-const JUMP_IF_NUMBER: u8 = 0x15;
-const JUMP_IF_OTHER: u8 = 0x5d;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
 /// `bpf_sysctl_get_name`.
 const GET_NAME: i32 = 101;
 
@@ -109,33 +88,8 @@ fn program(allowed: &[&str]) -> Vec<Instruction> {
     all
 }
 
-const PROG_LOAD: libc::c_int = 5;
-const PROG_ATTACH: libc::c_int = 8;
 const TYPE_CGROUP_SYSCTL: u32 = 23;
 const ATTACH_CGROUP_SYSCTL: u32 = 18;
-const ALLOW_MULTI: u32 = 2;
-
-/// The beginning of `union bpf_attr` for loading; the kernel takes what is missing for zero.
-#[repr(C)]
-struct Load {
-    kind: u32,
-    count: u32,
-    instructions: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log: u64,
-    kernel: u32,
-    flags: u32,
-}
-
-#[repr(C)]
-struct Attach {
-    target: u32,
-    program: u32,
-    kind: u32,
-    flags: u32,
-}
 
 /// Refuses writes to the kernel's settings to all processes in the cgroup (v2) at `group` and below, for as long as
 /// the group exists; what belongs to a namespace of theirs they may change.
@@ -143,46 +97,7 @@ struct Attach {
 /// # Errors
 /// When the kernel has no such programs, or not for us.
 pub fn guard(group: &Path) -> io::Result<()> {
-    let dir = std::fs::File::open(group)?;
-    let instructions = program(&NAMESPACED);
-    let load = Load {
-        kind: TYPE_CGROUP_SYSCTL,
-        count: instructions.len() as u32,
-        instructions: instructions.as_ptr() as u64,
-        license: c"MIT".as_ptr() as u64,
-        log_level: 0,
-        log_size: 0,
-        log: 0,
-        kernel: 0,
-        flags: 0,
-    };
-    // SAFETY: the list and the license live until the call is over, and the kernel only reads them.
-    let program = unsafe { call(PROG_LOAD, &load)? };
-    // SAFETY: the kernel just made this descriptor for us.
-    let program = unsafe { OwnedFd::from_raw_fd(program) };
-    let attach = Attach {
-        target: dir.as_fd().as_raw_fd() as u32,
-        program: program.as_raw_fd() as u32,
-        kind: ATTACH_CGROUP_SYSCTL,
-        flags: ALLOW_MULTI,
-    };
-    // SAFETY: four numbers; the group holds the program from now on.
-    unsafe { call(PROG_ATTACH, &attach) }.map(drop)
-}
-
-/// Calls `bpf(2)`.
-///
-/// # Safety
-/// Addresses in `attributes` must be good for what `command` does with them.
-unsafe fn call<T>(command: libc::c_int, attributes: &T) -> io::Result<RawFd> {
-    // SAFETY: the size is that of the attributes, which outlive the call; the caller vouches for what is in them.
-    let done = unsafe {
-        libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), std::mem::size_of::<T>())
-    };
-    match RawFd::try_from(done) {
-        Ok(number) if number >= 0 => Ok(number),
-        _ => Err(io::Error::last_os_error()),
-    }
+    cgroup_program::attach(group, TYPE_CGROUP_SYSCTL, ATTACH_CGROUP_SYSCTL, &program(&NAMESPACED))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use ichor_sys::signal::{self, Signals};
 use crate::cgroups::Hierarchies;
 use crate::error::SetupError;
 use crate::layout::Layout;
-use crate::{ipv4, rootfs};
+use crate::{cgroups as tree, ipv4, rootfs, scope};
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -80,18 +80,25 @@ fn load(layout: &Layout) -> Result<Cluster, SetupError> {
 fn prepare_group(layout: &Layout, cluster: &Cluster, machine: &Machine) -> Result<Group, SetupError> {
     let place = layout.cgroups();
     let cgroups = Cgroups::detect(&place).map_err(SetupError::file("read", &place))?;
-    let name = format!("{}/{}", layout.group(&cluster.name), machine.name);
+    let name = format!("{}/{}", scope::machines(layout, &cluster.name), machine.name);
     let _ = cgroups.kill(&name);
     cgroups.remove(&name).map_err(SetupError::step("clear the cgroup of the boot before"))?;
     let wanted = machine.resources;
     let limits = Limits { memory_max: wanted.memory, millicores_max: wanted.millicores, ..Limits::default() };
     cgroups.create(&name, &limits).map_err(SetupError::step("make a cgroup"))?;
-    // Where the devices controller is, the host's disks and kernel log are out of reach, too.
+    tree::check_controllers(&cgroups, &name)?;
+    // The host's disks and kernel log are out of reach: by the devices controller of v1, or by a program on v2.
     let devices = place.join("devices").join(&name).join("devices.deny");
     if devices.exists() {
         for rule in ["b *:* rw", "c 1:11 w"] {
             fs::write(&devices, rule).map_err(SetupError::file("write", &devices))?;
         }
+    }
+    if cgroups.layout() == ichor_sys::cgroup::Layout::Unified
+        && let Some(root) = cgroups.roots().first()
+        && let Err(error) = ichor_sys::device_guard::guard(&root.join(&name))
+    {
+        eprintln!("[sandbox] privileged containers could use block devices of this host: {error}");
     }
     let unified = Hierarchies::of_host()?.open_unified(&layout.unified());
     if let Some(unified) = &unified {

@@ -13,6 +13,7 @@ use ichor_sys::namespace::{self, Namespaces};
 use crate::cgroups::Hierarchies;
 use crate::error::SetupError;
 use crate::layout::Layout;
+use crate::{cgroups as tree, scope};
 
 /// A group stays busy for a moment after its last process was killed.
 const ATTEMPTS: u32 = 1500;
@@ -30,7 +31,7 @@ pub(crate) fn main(dir: &Path) -> ExitCode {
 
 fn clean(layout: &Layout) -> Result<(), SetupError> {
     let name = layout.dir().file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let group = layout.group(name);
+    let group = scope::whole(layout, name);
     namespace::unshare(Namespaces::MOUNT).map_err(SetupError::step("make a mount namespace"))?;
     mount::set_propagation(Path::new("/"), Propagation::Private)?;
     // A creation killed very early has not made this yet.
@@ -45,7 +46,9 @@ fn clean(layout: &Layout) -> Result<(), SetupError> {
         let _ = unified.kill(&group);
         remove(&unified, &group)?;
     }
-    remove(&cgroups, &group)
+    remove(&cgroups, &group)?;
+    tree::restore_controllers(&cgroups, &layout.controllers());
+    Ok(())
 }
 
 fn remove(cgroups: &Cgroups, group: &str) -> Result<(), SetupError> {

@@ -35,6 +35,11 @@ pub(crate) enum SetupError {
     AddressInUse(SocketAddr),
     #[error("no cgroup hierarchy is in use on this host; mount one at /sys/fs/cgroup")]
     NoCgroups,
+    #[error(
+        "cgroup {group} has no controller {missing}: the groups above it do not hand it down; check cgroup_disable= \
+         on the kernel command line, or, inside of a container, that its own root group holds no processes"
+    )]
+    NoControllers { group: String, missing: String },
 }
 
 impl SetupError {

@@ -42,6 +42,16 @@ impl Layout {
         self.dir.join("loop")
     }
 
+    /// The scope of systemd that the cluster is in, where it is in one: its path below the root of the hierarchy.
+    pub(crate) fn scope(&self) -> PathBuf {
+        self.dir.join("scope")
+    }
+
+    /// The controllers that the root of the unified hierarchy handed down before the cluster asked for more.
+    pub(crate) fn controllers(&self) -> PathBuf {
+        self.dir.join("controllers")
+    }
+
     /// The host's cgroup hierarchies, mounted once more.
     pub(crate) fn cgroups(&self) -> PathBuf {
         self.run().join("cgroup")
@@ -92,8 +102,8 @@ impl Layout {
         self.dir.join(format!("{machine}.log"))
     }
 
-    /// The cluster's group in every cgroup hierarchy. The directory's own number keeps clusters of the same
-    /// name in other homes apart.
+    /// The name of the cluster's group in every cgroup hierarchy. The directory's own number keeps clusters of the
+    /// same name in other homes apart.
     pub(crate) fn group(&self, cluster: &str) -> String {
         let bytes = self.dir.as_os_str().as_encoded_bytes();
         let hash = bytes

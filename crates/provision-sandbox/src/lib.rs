@@ -3,8 +3,8 @@
 //! One supervisor process per cluster owns everything: it lives in mount, network and process id namespaces of
 //! its own, so its death takes all machines, mounts, links and loop devices along. A machine is a process that
 //! boots the root image as PID 1 of further namespaces; `reboot(2)` in there ends it with a signal, and the
-//! supervisor plays the firmware. Nothing of the host changes but a directory, cgroups, and listening sockets
-//! on the host's loopback that lead to the machines.
+//! supervisor plays the firmware. Nothing of the host changes but a directory, cgroups, listening sockets on
+//! the host's loopback that lead to the machines, and kernel modules that stay loaded.
 //!
 //! ```text
 //! ichorctl ── spawns ──> supervisor (host side: waits)
@@ -16,6 +16,7 @@
 //! These processes are the same executable again, called with a hidden first argument: see [`hidden_main`].
 
 mod boot;
+mod bridge_filter;
 mod cgroups;
 mod cleanup;
 mod control;
@@ -29,9 +30,10 @@ mod provider;
 mod reload;
 mod rootfs;
 mod runc;
+mod scope;
 mod supervisor;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub use provider::Sandbox;
@@ -42,6 +44,13 @@ pub const REGISTRATION: ichor_provision::Registration = ichor_provision::Registr
     open: |store| std::sync::Arc::new(Sandbox::new(store)),
     helper: Some(hidden_main),
 };
+
+/// The file of this program. It may have been replaced since it was started; its successor does as well.
+fn own_program() -> std::io::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let text = own.to_string_lossy();
+    Ok(text.strip_suffix(" (deleted)").map(PathBuf::from).unwrap_or_else(|| own.clone()))
+}
 
 /// The first argument of the processes that make up a cluster.
 const HIDDEN: &str = "__sandbox";

@@ -17,7 +17,7 @@ use crate::control::{self, Reply, Request};
 use crate::fleet::STOP_WAIT;
 use crate::layout::Layout;
 use crate::supervisor::{FAILED, READY};
-use crate::{HIDDEN, ipv4, rootfs};
+use crate::{HIDDEN, ipv4, rootfs, scope};
 
 const SIGKILL: i32 = 9;
 /// How long the supervisor may take to set itself up.
@@ -73,24 +73,49 @@ impl Sandbox {
         }
     }
 
-    /// Starts the supervisor and waits for its word.
+    /// Starts the supervisor and waits for its word; in a scope of its own where the host has systemd.
     fn launch(&self, layout: &Layout, name: &str) -> Result<(), ProvisionError> {
+        let plain = || {
+            let mut command = Command::new("/proc/self/exe");
+            command.arg0("ichorctl");
+            command
+        };
+        // Where the supervisor before this one was.
+        let _ = fs::remove_file(layout.scope());
+        let program = crate::own_program()
+            .map_err(|error| ProvisionError::Failed { text: format!("find this program: {error}") })?;
+        let Some(scoped) = scope::command(layout, name, &program) else {
+            return self.launch_with(plain(), layout, name);
+        };
+        match self.launch_with(scoped, layout, name) {
+            // systemd-run is missing or was refused, which is in the log: there is another place for the cluster.
+            Err(ProvisionError::EndedEarly { .. }) if scope::noted(layout).is_none() => {
+                self.launch_with(plain(), layout, name)
+            }
+            done => done,
+        }
+    }
+
+    fn launch_with(&self, mut command: Command, layout: &Layout, name: &str) -> Result<(), ProvisionError> {
         let log = layout.log();
         let file = |path: &Path| {
             let path = path.to_owned();
             move |source: io::Error| ProvisionError::File { what: "write", path, source }
         };
         let stderr = OpenOptions::new().create(true).append(true).open(&log).map_err(file(&log))?;
-        let mut child = Command::new("/proc/self/exe")
-            .arg0("ichorctl")
+        let ended_early = || ProvisionError::EndedEarly { name: name.to_owned(), log: layout.log() };
+        let child = command
             .args([HIDDEN, "supervisor"])
             .arg(layout.dir())
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(stderr)
-            .spawn()
-            .map_err(file(layout.dir()))?;
+            .spawn();
+        let mut child = match child {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ended_early()),
+            child => child.map_err(file(layout.dir()))?,
+        };
         let stdout = child.stdout.take();
         // The thread ends with the pipe, and the pipe with the word or the process.
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -106,9 +131,7 @@ impl Sandbox {
                 let text = line.strip_prefix(FAILED).unwrap_or(&line).to_owned();
                 ProvisionError::Failed { text }
             }
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => ProvisionError::Failed {
-                text: format!("the supervisor of cluster {name} ended early; its log is {}", log.display()),
-            },
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => ended_early(),
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => ProvisionError::TimedOut {
                 what: format!("starting the supervisor of cluster {name}"),
                 seconds: READY_WAIT.as_secs(),

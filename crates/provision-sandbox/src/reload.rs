@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use crate::cgroups::Hierarchies;
 use crate::error::SetupError;
 use crate::supervisor::{BRIDGE, Supervisor, load};
-use crate::{forward, ipv4, rootfs};
+use crate::{forward, ipv4, rootfs, scope};
 
 /// A group stays busy for a moment after its last process was killed.
 const GROUP_ATTEMPTS: u32 = 100;
@@ -111,7 +111,7 @@ impl Supervisor<'_> {
 
     /// Removes what only the supervisor sees of a machine. Best effort: all of it goes with the cluster.
     async fn forget(&self, name: &str) {
-        let group = format!("{}/{name}", self.layout.group(&self.cluster.name));
+        let group = format!("{}/{name}", scope::machines(self.layout, &self.cluster.name));
         let unified = Hierarchies::of_host().ok().and_then(|all| all.open_unified(&self.layout.unified()));
         let split = Cgroups::detect(&self.layout.cgroups()).ok();
         for cgroups in unified.iter().chain(&split) {

@@ -183,11 +183,8 @@ impl Builder {
         let real = system.join(runc::REAL_DIR);
         make(&real)?;
         mount::bind(&self.at("usr/bin"), &real, false)?;
-        let own = std::env::current_exe().map_err(SetupError::step("find this program"))?;
-        // It may have been replaced since it was started; its successor does as well.
-        let own = own.to_string_lossy();
-        let own = own.strip_suffix(" (deleted)").unwrap_or(&own);
-        Ok(mount::bind_read_only(Path::new(own), &runc)?)
+        let own = crate::own_program().map_err(SetupError::step("find this program"))?;
+        Ok(mount::bind_read_only(&own, &runc)?)
     }
 
     fn storage(&self, layout: &Layout, machine: &Machine) -> Result<(), SetupError> {

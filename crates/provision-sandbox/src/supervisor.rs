@@ -22,14 +22,14 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::cgroups::Hierarchies;
+use crate::cgroups::{self, Hierarchies};
 use crate::control::{LINE_MAX, Reply, Request};
 use crate::error::SetupError;
 use crate::fleet::{Effect, Fleet};
 use crate::forward::{self, Forward, Forwards};
 use crate::layout::Layout;
 use crate::reload::StandIn;
-use crate::{HIDDEN, ipv4, reload, rootfs};
+use crate::{HIDDEN, bridge_filter, ipv4, reload, rootfs, scope};
 
 /// The bridge that joins the machines, in the fleet's own network namespace.
 pub(crate) const BRIDGE: &str = "br0";
@@ -69,6 +69,8 @@ fn fail(error: &SetupError) -> ExitCode {
 /// On the host's side: sockets, namespaces, fork, wait.
 fn outer(layout: &Layout) -> Result<ExitCode, SetupError> {
     let cluster = load(layout)?;
+    bridge_filter::load();
+    scope::settle(layout, &cluster.name)?;
     let host = namespace::own_net().map_err(SetupError::step("open the network namespace"))?;
     let forwards = forward::bind(&reload::addresses(&cluster))?;
     let kinds = Namespaces::MOUNT.union(Namespaces::NET).union(Namespaces::PID);
@@ -115,9 +117,13 @@ fn inner(layout: &Layout, cluster: &Cluster, bound: Vec<Forward>, host: &File) -
     mount_image(layout, cluster)?;
     let hierarchies = Hierarchies::of_host()?;
     let cgroups = hierarchies.open(&layout.cgroups())?;
-    make_group(&cgroups, &layout.group(&cluster.name))?;
+    let group = scope::machines(layout, &cluster.name);
+    if hierarchies == Hierarchies::Unified && scope::noted(layout).is_none() {
+        cgroups::note_controllers(&cgroups, &layout.controllers())?;
+    }
+    make_group(&cgroups, &group)?;
     if let Some(unified) = hierarchies.open_unified(&layout.unified()) {
-        make_group(&unified, &layout.group(&cluster.name))?;
+        make_group(&unified, &group)?;
     }
     for machine in &cluster.machines {
         rootfs::make_persistent(layout, &machine.name, None)?;

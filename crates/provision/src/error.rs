@@ -137,6 +137,14 @@ pub enum ProvisionError {
         /// Cluster.
         name: String,
     },
+    /// The process that keeps the machines ended before it said how it went.
+    #[error("the supervisor of cluster {name} ended early; its log is {}", log.display())]
+    EndedEarly {
+        /// Cluster.
+        name: String,
+        /// Where to look.
+        log: PathBuf,
+    },
     /// Making or changing machines failed.
     #[error("{text}")]
     Failed {

@@ -118,8 +118,7 @@ impl Kubelet {
                 let planned =
                     planned.ok_or("the kubelet has no specification yet; it starts when it has one")?;
                 let container = container(&planned, environment)?;
-                let sources = planned.extra_mounts.into_iter().map(|mount| mount.source);
-                let make = move || sources.into_iter().try_for_each(|source| make(&source));
+                let make = move || planned.extra_mounts.iter().try_for_each(|mount| make(&mount.source));
                 tokio::task::spawn_blocking(make).await.map_err(|error| error.to_string())??;
                 Ok(Run::Container(container))
             })

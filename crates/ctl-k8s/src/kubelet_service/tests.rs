@@ -86,7 +86,8 @@ fn files(root: &std::path::Path) -> Files {
 
 fn clean(root: &std::path::Path, plan: &Plan, issuer: Option<&Issuer>, now: jiff::Timestamp) {
     let controller = KubeletServiceController::new(Service::default(), root, root.join("run/mark"));
-    controller.clean(plan, issuer, now).unwrap();
+    let first = issuer.cloned().map_or(FirstCertificate::ByKubelet, FirstCertificate::Signed);
+    controller.clean(plan, first, now).unwrap();
 }
 
 fn json_file(path: PathBuf) -> Json {
@@ -382,7 +383,7 @@ fn a_certificate_that_is_there_is_not_signed_again() {
 
 /// A worker with all that its kubelet needs but a certificate, and an API server to request one from.
 fn worker(
-    root: &Path,
+    root: &std::path::Path,
     service: &Service,
     server: &ichor_testkit::kube::Server,
 ) -> (ichor_cosi::State, Harness<KubeletServiceController<Service>>, Authority) {
@@ -426,7 +427,7 @@ async fn the_kubelet_of_a_worker_starts_with_a_certificate() {
         lifetime: Leaf::YEAR,
     };
     let signed = ca.sign_request(&request, &grant, now()).unwrap();
-    object["status"]["certificate"] = json!(base64(signed.as_bytes()));
+    object["status"]["certificate"] = json!(ichor_resource::value::binary::base64(signed.as_bytes()));
     server.put(path, object);
 
     assert!(harness.was_woken().await);

@@ -108,12 +108,8 @@ impl HttpService for MadeUp {
         let uri = request.uri().to_string();
         let said = request.headers().get("authorization").map_or("", |value| value.to_str().unwrap());
         let said = said.split('/').next().unwrap_or_default();
-        let _ = writeln!(
-            self.seen.lock().unwrap(),
-            "{} {} {said}",
-            request.method(),
-            uri.split('?').next().unwrap_or_default()
-        );
+        let line = format!("{} {} {said}", request.method(), uri.split('?').next().unwrap_or_default());
+        let _ = writeln!(self.seen.lock().unwrap(), "{}", line.trim_end());
         let answer = self.answers.iter().find(|(part, _)| uri.contains(part));
         let (code, body) = answer.map_or((404, ""), |(_, body)| (200, *body));
         let response = http::Response::builder()
@@ -157,6 +153,10 @@ async fn instances_use_their_roles_in_all_three_clouds() {
     )
     .await;
     expect_test::expect![[r#"
+        PUT http://169.254.169.254/latest/api/token
+        GET http://169.254.169.254/latest/meta-data/iam/security-credentials/
+        GET http://169.254.169.254/latest/meta-data/iam/security-credentials/role
+        GET https://backups.s3.us-east-1.amazonaws.com/a AWS4-HMAC-SHA256 Credential=id
     "#]]
     .assert_eq(&seen);
     let seen = asked(
@@ -169,6 +169,8 @@ async fn instances_use_their_roles_in_all_three_clouds() {
     )
     .await;
     expect_test::expect![[r#"
+        GET http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token
+        GET https://storage.googleapis.com/backups/a Bearer tok
     "#]]
     .assert_eq(&seen);
     let seen = asked(
@@ -184,6 +186,8 @@ async fn instances_use_their_roles_in_all_three_clouds() {
     )
     .await;
     expect_test::expect![[r#"
+        GET http://169.254.169.254/metadata/identity/oauth2/token
+        GET https://acme.blob.core.windows.net/backups/a Bearer tok
     "#]]
     .assert_eq(&seen);
 }

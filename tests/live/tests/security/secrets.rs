@@ -9,7 +9,6 @@ mod bundle;
 mod needles;
 mod sweep;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ichor_live::Fleet;
@@ -120,17 +119,13 @@ fn a_reader_finds_no_secret_in_anything_it_may_read() {
     println!("an administrator has {found} of them in {} answers", seen.len());
     assert!(missing.is_empty(), "the search does not find what is there: {missing:?}");
 
-    let (mut hits, mut in_snapshots) = (Vec::new(), BTreeSet::new());
+    let mut hits = Vec::new();
     let mut judge = |who: &str, answers: Vec<Found>| {
         let bytes: usize = answers.iter().map(|answer| answer.bytes.len()).sum();
         println!("{who}: {} answers, {} KiB", answers.len(), bytes / 1024);
         for answer in &answers {
-            for secret in needles.search(answer) {
-                match answer.name.starts_with("EtcdSnapshot") && secret.starts_with("ec private key") {
-                    true => drop(in_snapshots.insert(secret)),
-                    false => hits.push(format!("{who}: {secret} in {}", answer.name)),
-                }
-            }
+            let found = needles.search(answer).into_iter();
+            hits.extend(found.map(|secret| format!("{who}: {secret} in {}", answer.name)));
         }
         answers.len()
     };
@@ -150,16 +145,6 @@ fn a_reader_finds_no_secret_in_anything_it_may_read() {
         judge(&format!("support bundle of {role}"), bundle::collect(&fleet, role).unwrap());
     }
     assert!(answered[0] > 150, "a reader reads little: {answered:?}");
-    // A known gap: one private key of unknown origin is in clear text in snapshots of etcd (docs/status.md, weak spots).
-    // Tokens, planted values and any other key must not be in them.
-    for key in &in_snapshots {
-        let places = seen.iter().filter(|answer| needles.search(answer).contains(key));
-        println!(
-            "in snapshots of etcd: {key}, also in {:?}",
-            places.map(|answer| &answer.name).collect::<Vec<_>>()
-        );
-    }
-    assert!(in_snapshots.len() <= 1, "{in_snapshots:?}");
     assert!(hits.is_empty(), "{} secrets were read:\n{}", hits.len(), hits.join("\n"));
     fleet.destroy().unwrap();
 }

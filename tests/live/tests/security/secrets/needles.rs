@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
@@ -14,11 +15,28 @@ const SHORTEST: usize = 12;
 const HEAD: usize = 8;
 /// Base64 inside of base64 inside of base64.
 const DEPTH_MAX: usize = 4;
+/// The bytes of a line of PEM.
+const LINE_BYTES: usize = 48;
 /// The shortest run of characters that is decoded.
 const RUN_MIN: usize = 16;
 
 pub fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
+}
+
+/// Where in a key its secret is. Keys of elliptic curves end with the public key, which every certificate has; of others the
+/// first bytes only say of what kind they are.
+fn secret_part(der: &[u8]) -> Range<usize> {
+    // Version 1 and an octet string: the number that is the key.
+    const BEFORE: [u8; 4] = [2, 1, 1, 4];
+    let number = der.windows(BEFORE.len()).position(|bytes| bytes == BEFORE).map(|at| at + BEFORE.len());
+    let curve = |at: usize| {
+        let length = usize::from(*der.get(at)?);
+        matches!(length, 32 | 48 | 66)
+            .then_some(at + 1..at + 1 + length)
+            .filter(|range| range.end <= der.len())
+    };
+    number.and_then(curve).unwrap_or(der.len() / 2..der.len())
 }
 
 /// Secrets by the bytes that give them away.
@@ -90,10 +108,17 @@ impl Needles {
         let digest: String =
             ichor_pki::sha256(&der).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
         let name = format!("{} {digest}", kind.to_lowercase());
-        // The first bytes say of what kind a key is, and are the same for all.
-        self.add(&name, &der[der.len() / 2..]);
-        for line in lines.iter().rev().take(3).filter(|line| line.len() >= 32) {
-            self.add(&name, &line.as_bytes()[line.len() / 2..]);
+        let secret = secret_part(&der);
+        self.add(&name, &der[secret.clone()]);
+        for (number, line) in lines.iter().enumerate() {
+            // A line is 64 characters for 48 bytes; where it has enough of the secret, that is looked for as text.
+            let first = number * LINE_BYTES;
+            let from = secret.start.max(first) - first;
+            let to = secret.end.min(first + line.len() / 4 * 3).saturating_sub(first);
+            let (from, to) = (from.div_ceil(3) * 4, to / 3 * 4);
+            if to >= from + 16 {
+                self.add(&name, &line.as_bytes()[from..to]);
+            }
         }
     }
 

@@ -16,5 +16,5 @@ pub use access::{Access, Kubernetes, Objects, Resource};
 pub use checks::Verdict;
 pub use cluster::{Check, Cluster};
 pub use kube::Lazy;
-pub use run::{Report, Unhealthy, run};
+pub use run::{Report, Unhealthy, run, run_to_the_end};
 pub use topology::{Kind, Machine, Topology};

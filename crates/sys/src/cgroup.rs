@@ -211,6 +211,12 @@ fn make(path: &Path) -> io::Result<()> {
 
 /// Lets the groups below `parent` use the controllers. One by one: an unknown name spoils the whole line.
 fn delegate(parent: &Path) {
+    // A group with processes of its own cannot hand controllers down. Some the kernel takes all the same and makes a
+    // threaded domain of it, whose groups no process can enter. The root, which has no type, is free of this.
+    let populated = fs::read_to_string(parent.join("cgroup.procs")).is_ok_and(|text| !text.is_empty());
+    if populated && parent.join("cgroup.type").exists() {
+        return;
+    }
     for controller in CONTROLLERS {
         let _ = fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}"));
     }
@@ -371,6 +377,25 @@ mod tests {
         check(Layout::Unified, 1500, "cpu.max", "150000 100000");
         check(Layout::Split, 1500, "cpu.cfs_quota_us", "150000");
         check(Layout::Split, 1, "cpu.cfs_quota_us", "1000");
+    }
+
+    #[test]
+    fn a_group_with_processes_hands_no_controllers_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let control = dir.path().join("cgroup.subtree_control");
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        write("cgroup.type", "domain\n");
+        write("cgroup.procs", "1\n");
+        delegate(dir.path());
+        assert!(!control.exists(), "it would become a threaded domain");
+        write("cgroup.procs", "");
+        delegate(dir.path());
+        assert!(control.exists());
+        fs::remove_file(&control).unwrap();
+        fs::remove_file(dir.path().join("cgroup.type")).unwrap();
+        write("cgroup.procs", "1\n");
+        delegate(dir.path());
+        assert!(control.exists(), "the root may have processes");
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl<'a> BringUp<'a> {
             events.emit(Event::Step(Step::Part(part)));
             let left = self.deadline.saturating_duration_since(since);
             let attempt = |check: Check| fleet.attempt(check);
-            let result = ichor_health::run(checks, left, PAUSE_MAX, attempt, |report| {
+            let result = ichor_health::run_to_the_end(checks, left, PAUSE_MAX, attempt, |report| {
                 events.emit(Event::Waiting(detail(report)));
                 true
             });

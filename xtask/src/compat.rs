@@ -148,13 +148,13 @@ struct Rpc {
 type Messages = BTreeMap<String, Vec<(String, String)>>;
 
 /// Writes the page.
-pub fn run(root: &Path) -> Result<()> {
+pub(crate) fn run(root: &Path) -> Result<()> {
     let page = render(root)?;
     std::fs::write(root.join(PAGE), page).with_context(|| format!("write {PAGE}"))
 }
 
 /// Checks that the page is the one that would be written now.
-pub fn check(root: &Path) -> Result<()> {
+pub(crate) fn check(root: &Path) -> Result<()> {
     let have = std::fs::read_to_string(root.join(PAGE)).with_context(|| format!("read {PAGE}"))?;
     ensure!(have == render(root)?, "{PAGE} is out of date; run `cargo xtask compat`");
     Ok(())

@@ -83,7 +83,7 @@ fn mentions(text: &str, name: &str) -> bool {
 }
 
 /// Everything that is wrong, one line each.
-pub fn complaints(root: &Path) -> Result<Vec<String>> {
+pub(crate) fn complaints(root: &Path) -> Result<Vec<String>> {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).with_context(|| format!("read {path}"));
     let readers = parse(&read(READERS)?)?;
     let mut sources = BTreeMap::new();
@@ -168,7 +168,7 @@ fn split(page: &str) -> Result<(&str, &str, &str)> {
 }
 
 /// Writes the list into the page.
-pub fn run(root: &Path) -> Result<()> {
+pub(crate) fn run(root: &Path) -> Result<()> {
     let page = std::fs::read_to_string(root.join(STATUS)).with_context(|| format!("read {STATUS}"))?;
     let (before, _, after) = split(&page)?;
     let page = format!("{before}{BEGIN}{}{END}{after}", section());
@@ -176,7 +176,7 @@ pub fn run(root: &Path) -> Result<()> {
 }
 
 /// Checks the page and the readers.
-pub fn check(root: &Path) -> Result<()> {
+pub(crate) fn check(root: &Path) -> Result<()> {
     let page = std::fs::read_to_string(root.join(STATUS)).with_context(|| format!("read {STATUS}"))?;
     ensure!(split(&page)?.1 == section(), "{STATUS} is out of date; run `cargo xtask compat`");
     let wrong = complaints(root)?;

@@ -192,7 +192,7 @@ struct Options {
 }
 
 /// Builds `build/rootfs.squashfs` from `build/ichor` and `build/components`; options say otherwise.
-pub fn run(root: &Path, args: &[String]) -> Result<()> {
+pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     let options = parse(root, args)?;
     let binary = read(&options.binary).context("build the node first: `make build` does both")?;
     let bundle = match &options.ca_bundle {

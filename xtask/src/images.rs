@@ -51,7 +51,7 @@ struct Image {
 }
 
 /// Builds the layout; with `--before`, that of the Kubernetes of before, for the test of an upgrade.
-pub fn run(root: &Path, args: &[String]) -> Result<()> {
+pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     let before = match args {
         [] => "",
         [flag] if flag == "--before" => "-before",

@@ -42,7 +42,7 @@ const POD_MODULES: &[&str] = &[
 ];
 
 /// Builds `build/vm/initramfs.cpio` from the built node, the root image and an unpacked kernel.
-pub fn run(root: &Path) -> Result<()> {
+pub(crate) fn run(root: &Path) -> Result<()> {
     let kernel = root.join("build/vm/kernel");
     let modules = kernel_modules(&kernel)?;
     let wanted = MODULES.iter().chain(POD_MODULES).copied();

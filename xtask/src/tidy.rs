@@ -102,7 +102,7 @@ const IMPURE: &[(&str, &str)] = &[
 ];
 
 /// Checks the whole tree and prints every complaint.
-pub fn run(root: &Path) -> Result<()> {
+pub(crate) fn run(root: &Path) -> Result<()> {
     let complaints = check(root)?;
     for complaint in &complaints {
         eprintln!("{complaint}");

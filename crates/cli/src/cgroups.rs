@@ -262,7 +262,7 @@ mod tests_support {
     use super::*;
 
     /// A group with these files.
-    pub fn group(files: &[(&str, &str)]) -> Group {
+    pub(super) fn group(files: &[(&str, &str)]) -> Group {
         let mut group = Group::default();
         for (file, text) in files {
             let (_, field, form) = FILES.iter().find(|(name, ..)| name == file).unwrap();

@@ -7,30 +7,30 @@ use ichor_resource::value::{Ip, IpPrefix};
 use ipnet::IpNet;
 
 /// Where sources put their specs, unmerged.
-pub const CONFIG_NAMESPACE: &str = "network-config";
+pub(crate) const CONFIG_NAMESPACE: &str = "network-config";
 /// Where merged specs and statuses live.
-pub const NAMESPACE: &str = "network";
+pub(crate) const NAMESPACE: &str = "network";
 /// The id of the hostname resources.
-pub const HOSTNAME: &str = "hostname";
+pub(crate) const HOSTNAME: &str = "hostname";
 /// The id of the resolver resources.
-pub const RESOLVERS: &str = "resolvers";
+pub(crate) const RESOLVERS: &str = "resolvers";
 /// The id of the time server resources.
-pub const TIME_SERVERS: &str = "timeservers";
+pub(crate) const TIME_SERVERS: &str = "timeservers";
 /// The metric of default routes whose source does not name one.
-pub const DEFAULT_METRIC: u32 = 1024;
+pub(crate) const DEFAULT_METRIC: u32 = 1024;
 
 /// The id of an unmerged spec.
-pub fn layered(layer: ConfigLayer, id: &str) -> String {
+pub(crate) fn layered(layer: ConfigLayer, id: &str) -> String {
     format!("{layer}/{id}")
 }
 
 /// The id of an address on a link.
-pub fn address(link: &str, prefix: IpPrefix) -> String {
+pub(crate) fn address(link: &str, prefix: IpPrefix) -> String {
     format!("{link}/{prefix}")
 }
 
 /// The id of a route.
-pub fn route(
+pub(crate) fn route(
     table: RoutingTable,
     family: Family,
     destination: IpPrefix,
@@ -50,17 +50,17 @@ pub fn route(
 }
 
 /// The id of a wanted route.
-pub fn route_spec(spec: &RouteSpec) -> String {
+pub(crate) fn route_spec(spec: &RouteSpec) -> String {
     route(spec.table, spec.family, spec.dst, &spec.gateway, &spec.out_link_name, spec.priority)
 }
 
 /// The id of an operator on a link.
-pub fn operator(operator: Operator, link: &str) -> String {
+pub(crate) fn operator(operator: Operator, link: &str) -> String {
     format!("{operator}/{link}")
 }
 
 /// The id of a wanted operator: virtual addresses of one link stay apart.
-pub fn operator_spec(spec: &OperatorSpec) -> String {
+pub(crate) fn operator_spec(spec: &OperatorSpec) -> String {
     match spec.vip.ip.get() {
         Some(ip) => format!("{}/{}/{ip}", spec.operator, spec.link_name),
         None => operator(spec.operator, &spec.link_name),
@@ -68,13 +68,13 @@ pub fn operator_spec(spec: &OperatorSpec) -> String {
 }
 
 /// The family of an address.
-pub fn family_of(address: IpAddr) -> Family {
+pub(crate) fn family_of(address: IpAddr) -> Family {
     if address.is_ipv4() { Family::INET4 } else { Family::INET6 }
 }
 
 /// Brings a route into its normal form: "everywhere" is no destination, and the scope follows from what
 /// the route says.
-pub fn normalize(route: &mut RouteSpec) {
+pub(crate) fn normalize(route: &mut RouteSpec) {
     if route.dst.get().is_some_and(|net| net.prefix_len() == 0) {
         route.dst = IpPrefix::UNSET;
     }
@@ -92,7 +92,7 @@ pub fn normalize(route: &mut RouteSpec) {
 }
 
 /// The prefix of one address alone.
-pub fn host_prefix(address: IpAddr) -> IpNet {
+pub(crate) fn host_prefix(address: IpAddr) -> IpNet {
     IpNet::from(address)
 }
 

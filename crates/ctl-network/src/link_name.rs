@@ -10,7 +10,7 @@ const NAME_MAX: usize = 15;
 const VLAN_SUFFIX: usize = 5;
 
 /// The name of a VLAN on a link. Long parents are shortened to a recognizable head and a hash.
-pub fn vlan_name(parent: &str, id: u16) -> String {
+pub(crate) fn vlan_name(parent: &str, id: u16) -> String {
     if parent.len() + VLAN_SUFFIX <= NAME_MAX {
         return format!("{parent}.{id}");
     }
@@ -20,7 +20,7 @@ pub fn vlan_name(parent: &str, id: u16) -> String {
 }
 
 /// The link with this name, else with this alias, else with this further name.
-pub fn find<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {
+pub(crate) fn find<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {
     links
         .iter()
         .find(|link| link.name == name)
@@ -29,7 +29,7 @@ pub fn find<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {
 }
 
 /// As [`find`], among statuses.
-pub fn find_status<'a>(links: &'a [Typed<LinkStatus>], name: &str) -> Option<&'a Typed<LinkStatus>> {
+pub(crate) fn find_status<'a>(links: &'a [Typed<LinkStatus>], name: &str) -> Option<&'a Typed<LinkStatus>> {
     links
         .iter()
         .find(|link| link.id() == name)

@@ -7,7 +7,7 @@ use ichor_resource::block::{MountSpec, VolumePhase, VolumeStatus, VolumeType};
 use ichor_types::size;
 
 /// A volume's id and the directory it is.
-pub type Place = (&'static str, PathBuf);
+pub(crate) type Place = (&'static str, PathBuf);
 
 /// Writes a `VolumeStatuses` for each directory that is there.
 #[derive(Debug)]

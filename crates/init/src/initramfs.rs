@@ -29,7 +29,7 @@ const RESTART_AFTER: Duration = Duration::from_secs(10);
 
 /// Why the root could not be entered.
 #[derive(Debug, thiserror::Error)]
-pub enum StageError {
+pub(crate) enum StageError {
     /// A mount failed.
     #[error(transparent)]
     Mount(#[from] MountError),
@@ -49,12 +49,12 @@ fn step<T>(what: impl Into<String>, result: io::Result<T>) -> Result<T, StageErr
 }
 
 /// Whether this process runs out of an initramfs with a root image in it.
-pub fn is_stage() -> bool {
+pub(crate) fn is_stage() -> bool {
     std::process::id() == 1 && Path::new(IMAGE).exists()
 }
 
 /// Mounts the root image and becomes its init. A machine that cannot do that says why and starts over.
-pub fn run() -> ExitCode {
+pub(crate) fn run() -> ExitCode {
     match enter() {
         Ok(never) => match never {},
         Err(error) => {

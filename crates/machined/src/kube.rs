@@ -17,7 +17,7 @@ const TTL: Duration = Duration::from_secs(15);
 const TTL_LONG: Duration = Duration::from_secs(60);
 
 /// The rim of the machine's own controllers.
-pub fn ports() -> Ports {
+pub(crate) fn ports() -> Ports {
     Ports::machine(lock(MANIFESTS, TTL), lock(ACCOUNTS, TTL_LONG), fetch())
 }
 

@@ -6,7 +6,7 @@ use syn::{
 };
 
 /// A struct with everything its attributes say.
-pub struct Struct {
+pub(crate) struct Struct {
     /// The name of the struct.
     pub name: Ident,
     /// The full type name of the resource.
@@ -30,7 +30,7 @@ pub struct Struct {
 }
 
 /// One field.
-pub struct Field {
+pub(crate) struct Field {
     /// The name in Rust.
     pub name: Ident,
     /// The type in Rust.
@@ -45,7 +45,7 @@ pub struct Field {
 
 impl Struct {
     /// Reads the struct and its attributes.
-    pub fn parse(input: &DeriveInput) -> Result<Self, Error> {
+    pub(crate) fn parse(input: &DeriveInput) -> Result<Self, Error> {
         let Data::Struct(data) = &input.data else {
             return Err(Error::new_spanned(&input.ident, "a spec is a struct"));
         };

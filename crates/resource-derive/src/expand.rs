@@ -7,7 +7,7 @@ use syn::Error;
 use crate::attributes::{Field, Struct};
 
 /// The impls for a message, and for a resource on top of it.
-pub fn expand(parsed: &Struct, resource: bool) -> Result<TokenStream, Error> {
+pub(crate) fn expand(parsed: &Struct, resource: bool) -> Result<TokenStream, Error> {
     let message = message(parsed);
     let value = value(parsed);
     let spec = if resource { spec(parsed)? } else { TokenStream::new() };

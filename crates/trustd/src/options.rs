@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ichor_rpc::options::{self, BadOption};
 
 /// The port workers call.
-pub const PORT: u16 = 50001;
+pub(crate) const PORT: u16 = 50001;
 
 /// The settings of the signer; the defaults are those of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

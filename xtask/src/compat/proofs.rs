@@ -10,11 +10,11 @@ const PLACES: [&str; 3] = ["crates", "tests", "xtask"];
 
 /// Tests by name, with the files that have one of that name.
 #[derive(Debug, Default)]
-pub struct Tests(BTreeMap<String, Vec<String>>);
+pub(super) struct Tests(BTreeMap<String, Vec<String>>);
 
 impl Tests {
     /// Reads the sources below `root`.
-    pub fn find(root: &Path) -> Result<Self> {
+    pub(super) fn find(root: &Path) -> Result<Self> {
         let mut tests = Self::default();
         for place in PLACES {
             tests.visit(root, &root.join(place))?;
@@ -23,7 +23,7 @@ impl Tests {
     }
 
     /// The files that have a test of this name; empty if there is none.
-    pub fn files(&self, name: &str) -> &[String] {
+    pub(super) fn files(&self, name: &str) -> &[String] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 

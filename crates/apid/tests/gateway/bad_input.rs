@@ -16,7 +16,7 @@ use tonic::Code;
 use crate::support::{Cluster, PATIENCE, with};
 
 /// A TLS connection without anything on it.
-pub async fn connect(cluster: &Cluster) -> TlsStream<TcpStream> {
+pub(crate) async fn connect(cluster: &Cluster) -> TlsStream<TcpStream> {
     let pair = cluster.certificate(&["os:admin"]);
     let key = ichor_pki::certified_key(&pair.crt, &pair.key).expect("key");
     let roots = ichor_pki::roots(cluster.authority.crt_pem()).expect("roots");
@@ -31,7 +31,7 @@ pub async fn connect(cluster: &Cluster) -> TlsStream<TcpStream> {
     tokio_rustls::TlsConnector::from(std::sync::Arc::new(config)).connect(name, stream).await.expect("TLS")
 }
 
-pub async fn http(cluster: &Cluster) -> SendRequest<Full<Bytes>> {
+pub(crate) async fn http(cluster: &Cluster) -> SendRequest<Full<Bytes>> {
     let stream = TokioIo::new(connect(cluster).await);
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.expect("HTTP/2");
@@ -39,7 +39,7 @@ pub async fn http(cluster: &Cluster) -> SendRequest<Full<Bytes>> {
     sender
 }
 
-pub fn request(method: &str, kind: &str, body: &'static [u8]) -> Request<Full<Bytes>> {
+pub(crate) fn request(method: &str, kind: &str, body: &'static [u8]) -> Request<Full<Bytes>> {
     Request::builder()
         .method(method)
         .uri("https://node/machine.MachineService/Version")

@@ -31,18 +31,18 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-pub use machine::{Machine, answer_as};
+pub(crate) use machine::{Machine, answer_as};
 
 /// No wait of a test is longer.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The first nodes of every cluster are known as its members, whether they are there or not.
-pub const MEMBERS: u8 = 8;
+pub(crate) const MEMBERS: u8 = 8;
 
-pub type Client = MachineServiceClient<Channel>;
+pub(crate) type Client = MachineServiceClient<Channel>;
 
 /// A certificate authority, and the port all its nodes listen on.
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub authority: Authority,
     pub port: u16,
     net: u8,
@@ -52,7 +52,7 @@ pub struct Cluster {
 static NEXT_NET: AtomicUsize = AtomicUsize::new(1);
 
 impl Cluster {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let net = NEXT_NET.fetch_add(1, Ordering::Relaxed) as u8;
         let probe = TcpListener::bind(SocketAddr::from(([127, 77, net, 254], 0))).expect("probe");
         Self {
@@ -64,7 +64,7 @@ impl Cluster {
     }
 
     /// A cluster on the same addresses and port, to become another authority's.
-    pub fn beside(other: &Cluster) -> Self {
+    pub(crate) fn beside(other: &Cluster) -> Self {
         Self {
             authority: authority(),
             port: other.port,
@@ -73,22 +73,22 @@ impl Cluster {
         }
     }
 
-    pub fn address(&self, number: u8) -> IpAddr {
+    pub(crate) fn address(&self, number: u8) -> IpAddr {
         IpAddr::from([127, 77, self.net, number])
     }
 
     /// A control plane node.
-    pub fn node(&self, number: u8) -> Node {
+    pub(crate) fn node(&self, number: u8) -> Node {
         Node::start(self, number, true)
     }
 
     /// A worker: it has no client certificate.
-    pub fn worker(&self, number: u8) -> Node {
+    pub(crate) fn worker(&self, number: u8) -> Node {
         Node::start(self, number, false)
     }
 
     /// A control plane node whose gateway is a process of its own.
-    pub fn node_apart(&self, number: u8) -> (Node, u32) {
+    pub(crate) fn node_apart(&self, number: u8) -> (Node, u32) {
         let mut pid = 0;
         let node = Node::start_with(self, number, true, |options| {
             let process = Process::spawn(&options);
@@ -99,27 +99,27 @@ impl Cluster {
     }
 
     /// A client certificate with these roles.
-    pub fn certificate(&self, roles: &[&str]) -> KeyPair {
+    pub(crate) fn certificate(&self, roles: &[&str]) -> KeyPair {
         self.authority.issue(&Leaf::client("", roles.iter().copied()), now()).expect("certificate")
     }
 
     /// A client of a node, with these roles.
-    pub fn client(&self, number: u8, roles: &[&str]) -> Client {
+    pub(crate) fn client(&self, number: u8, roles: &[&str]) -> Client {
         self.client_with(number, &self.certificate(roles))
     }
 
     /// A client of a node, with this certificate.
-    pub fn client_with(&self, number: u8, pair: &KeyPair) -> Client {
+    pub(crate) fn client_with(&self, number: u8, pair: &KeyPair) -> Client {
         MachineServiceClient::new(self.channel(number, pair))
     }
 
-    pub fn channel(&self, number: u8, pair: &KeyPair) -> Channel {
+    pub(crate) fn channel(&self, number: u8, pair: &KeyPair) -> Channel {
         let identity = (pair.crt.as_bytes(), pair.key.as_bytes());
         let tls = ClientTls::verified(self.authority.crt_pem(), Some(identity)).expect("client TLS");
         Channel::new(Dialer::tls([Endpoint::new(self.address(number).to_string(), self.port)], tls))
     }
 
-    pub fn certificates(&self, number: u8, forwards: bool) -> ApiCertificate {
+    pub(crate) fn certificates(&self, number: u8, forwards: bool) -> ApiCertificate {
         let pair = |pair: KeyPair| PemCertificateAndKey { crt: pair.crt.into(), key: pair.key.into() };
         let names = ["node".to_owned(), format!("host-{number}")];
         let server = Leaf::server("node").with_names(names, [self.address(number)]);
@@ -132,16 +132,16 @@ impl Cluster {
     }
 }
 
-pub fn authority() -> Authority {
+pub(crate) fn authority() -> Authority {
     Authority::generate(KeyAlgorithm::Ed25519, "talos", now(), Authority::TEN_YEARS).expect("authority")
 }
 
-pub fn now() -> jiff::Timestamp {
+pub(crate) fn now() -> jiff::Timestamp {
     jiff::Timestamp::now()
 }
 
 /// A node: its gateway runs in a thread of its own, as does its machine.
-pub struct Node {
+pub(crate) struct Node {
     pub machine: Machine,
     pub specs: Arc<Specs>,
     /// What the gateway told of those it turned away.
@@ -206,7 +206,7 @@ impl Node {
 
 /// Waits, bounded, for something in another thread.
 #[track_caller]
-pub fn wait_for(what: &str, done: impl Fn() -> bool) {
+pub(crate) fn wait_for(what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < PATIENCE, "waited too long for {what}");
@@ -215,13 +215,15 @@ pub fn wait_for(what: &str, done: impl Fn() -> bool) {
 }
 
 /// A thread with a runtime, stopped when dropped.
-pub struct Thread {
+pub(crate) struct Thread {
     stop: CancellationToken,
     handle: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Thread {
-    pub fn spawn<F: Future<Output = ()>>(work: impl FnOnce(CancellationToken) -> F + Send + 'static) -> Self {
+    pub(crate) fn spawn<F: Future<Output = ()>>(
+        work: impl FnOnce(CancellationToken) -> F + Send + 'static,
+    ) -> Self {
         let stop = CancellationToken::new();
         let token = stop.clone();
         let handle = std::thread::spawn(move || {
@@ -253,7 +255,7 @@ impl Drop for Thread {
 const PROCESS_ARGS: &str = "ICHOR_TEST_GATEWAY";
 
 /// A gateway in a process of its own, ended when dropped: this test program, started again.
-pub struct Process(std::process::Child);
+pub(crate) struct Process(std::process::Child);
 
 impl Process {
     fn spawn(options: &Options) -> Self {
@@ -297,20 +299,20 @@ fn gateway_process() {
 
 /// The resources a gateway is shown, by id.
 #[derive(Default)]
-pub struct Specs(
+pub(crate) struct Specs(
     Mutex<HashMap<&'static str, watch::Sender<Option<Bytes>>>>,
     watch::Sender<Vec<cosi::Resource>>,
 );
 
 impl Specs {
-    pub fn set<T: TypedSpec>(&self, id: &'static str, spec: &T) {
+    pub(crate) fn set<T: TypedSpec>(&self, id: &'static str, spec: &T) {
         let mut bytes = Vec::new();
         Spec::encode_proto(spec, &mut bytes);
         self.sender(id).send_replace(Some(bytes.into()));
     }
 
     /// Shows these members of the cluster, beside those of before.
-    pub fn set_members(&self, members: impl IntoIterator<Item = (String, Member)>) {
+    pub(crate) fn set_members(&self, members: impl IntoIterator<Item = (String, Member)>) {
         let resource = |(id, member): (String, Member)| {
             let mut bytes = Vec::new();
             Spec::encode_proto(&member, &mut bytes);
@@ -331,7 +333,7 @@ struct StateOf(Arc<Specs>);
 
 /// Reports of a gateway.
 #[derive(Clone, Default)]
-pub struct Told(pub Arc<Mutex<Vec<AuditEntry>>>);
+pub(crate) struct Told(pub Arc<Mutex<Vec<AuditEntry>>>);
 
 #[tonic::async_trait]
 impl AuditService for Told {
@@ -409,7 +411,7 @@ fn serve_state(path: &Path, specs: Arc<Specs>, told: Told) -> Thread {
 }
 
 /// A request with metadata.
-pub fn with<T>(message: T, pairs: &[(&'static str, &str)]) -> tonic::Request<T> {
+pub(crate) fn with<T>(message: T, pairs: &[(&'static str, &str)]) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     for (key, value) in pairs {
         request.metadata_mut().append(*key, value.parse().expect("metadata"));

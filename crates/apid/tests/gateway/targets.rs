@@ -16,7 +16,7 @@ async fn ask(client: &mut Client, targets: &[String]) -> Vec<Metadata> {
 }
 
 /// Addresses on loopback where nobody listens.
-pub fn nobody(count: usize) -> Vec<String> {
+pub(crate) fn nobody(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("127.78.{}.{}", number >> 8, number & 255)).collect()
 }
 

@@ -9,7 +9,7 @@ use crate::failure::{Context as _, Failure};
 use crate::pull::{Reference, Registry};
 
 /// Where releases are.
-pub const PLACE: &str = "ghcr.io/siderolabs";
+pub(super) const PLACE: &str = "ghcr.io/siderolabs";
 /// The images of every release, in the order they are told.
 const OWN: [&str; 7] =
     ["installer", "installer-base", "imager", "talos", "talosctl-all", "overlays", "extensions"];
@@ -18,7 +18,7 @@ const LIST_MAX: u64 = 16 << 20;
 const LAYER_MAX: u64 = 256 << 20;
 
 /// One reference a line.
-pub async fn list(registry: &mut Registry, place: &str, tag: &str) -> Result<String, Failure> {
+pub(super) async fn list(registry: &mut Registry, place: &str, tag: &str) -> Result<String, Failure> {
     let mut others = BTreeSet::new();
     let digests = file(registry, &format!("{place}/extensions:{tag}"), "image-digests").await;
     let digests =

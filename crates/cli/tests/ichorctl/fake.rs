@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::run::{Run, ichorctl};
 
 /// What a method answers.
-pub struct Answer {
+pub(crate) struct Answer {
     messages: Vec<Vec<u8>>,
     status: (i32, String),
     /// Leaves the stream open after the messages.
@@ -30,19 +30,19 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub fn one(message: &impl Message) -> Self {
+    pub(crate) fn one(message: &impl Message) -> Self {
         Self::many([message.encode_to_vec()])
     }
 
-    pub fn many(messages: impl IntoIterator<Item = Vec<u8>>) -> Self {
+    pub(crate) fn many(messages: impl IntoIterator<Item = Vec<u8>>) -> Self {
         Self { messages: messages.into_iter().collect(), status: (0, String::new()), hold: false }
     }
 
-    pub fn error(code: tonic::Code, message: &str) -> Self {
+    pub(crate) fn error(code: tonic::Code, message: &str) -> Self {
         Self { messages: Vec::new(), status: (code as i32, message.to_owned()), hold: false }
     }
 
-    pub fn held(mut self) -> Self {
+    pub(crate) fn held(mut self) -> Self {
         self.hold = true;
         self
     }
@@ -50,7 +50,7 @@ impl Answer {
 
 /// One call as the node saw it.
 #[derive(Clone)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub headers: HeaderMap,
     pub message: Bytes,
     /// How many calls of this method came before.
@@ -58,17 +58,17 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub fn decode<M: Message + Default>(&self) -> M {
+    pub(crate) fn decode<M: Message + Default>(&self) -> M {
         M::decode(self.message.clone()).unwrap()
     }
 
     /// The machines the call is for, when the endpoint is to ask several.
-    pub fn nodes(&self) -> Vec<String> {
+    pub(crate) fn nodes(&self) -> Vec<String> {
         self.headers.get_all("nodes").iter().map(|value| value.to_str().unwrap().to_owned()).collect()
     }
 
     /// The machine the call is for, when it is one.
-    pub fn node(&self) -> String {
+    pub(crate) fn node(&self) -> String {
         self.headers.get("node").map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default()
     }
 }
@@ -77,7 +77,7 @@ type Handler = Box<dyn Fn(&Seen) -> Answer + Send + Sync>;
 type Journal = Arc<Mutex<Vec<(String, Seen)>>>;
 
 /// The node and the home directory of whoever talks to it.
-pub struct Fake {
+pub(crate) struct Fake {
     pub home: TempDir,
     journal: Journal,
     stop: CancellationToken,
@@ -91,10 +91,10 @@ pub struct Fake {
 
 /// Handlers by method path.
 #[derive(Default)]
-pub struct Methods(BTreeMap<&'static str, Handler>);
+pub(crate) struct Methods(BTreeMap<&'static str, Handler>);
 
 impl Methods {
-    pub fn on(
+    pub(crate) fn on(
         mut self,
         path: &'static str,
         handler: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
@@ -104,12 +104,12 @@ impl Methods {
     }
 
     /// Starts the node and writes a client configuration for `nodes`.
-    pub fn start(self, nodes: &[&str]) -> Fake {
+    pub(crate) fn start(self, nodes: &[&str]) -> Fake {
         self.start_as(nodes, true)
     }
 
     /// Starts a node that waits for its configuration: it asks nobody for a certificate.
-    pub fn start_in_maintenance(self) -> Fake {
+    pub(crate) fn start_in_maintenance(self) -> Fake {
         self.start_as(&[], false)
     }
 
@@ -146,20 +146,20 @@ impl Methods {
 }
 
 impl Fake {
-    pub fn run(&self, words: &[&str]) -> Run {
+    pub(crate) fn run(&self, words: &[&str]) -> Run {
         ichorctl(self.home.path(), words)
     }
 
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    pub fn home(&self) -> &Path {
+    pub(crate) fn home(&self) -> &Path {
         self.home.path()
     }
 
     /// The calls of a method so far.
-    pub fn calls(&self, path: &str) -> Vec<Seen> {
+    pub(crate) fn calls(&self, path: &str) -> Vec<Seen> {
         let journal = self.journal.lock().unwrap();
         journal.iter().filter(|(called, _)| called == path).map(|(_, seen)| seen.clone()).collect()
     }

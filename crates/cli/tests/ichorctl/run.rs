@@ -10,7 +10,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// What a run left behind.
 #[derive(Debug)]
-pub struct Run {
+pub(crate) struct Run {
     pub code: i32,
     pub out: String,
     pub err: String,
@@ -18,7 +18,7 @@ pub struct Run {
 
 impl Run {
     /// Everything in one text, for golden tests.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = self.out.clone();
         if !self.err.is_empty() {
             text.push_str("--- stderr\n");
@@ -32,12 +32,12 @@ impl Run {
 }
 
 /// Runs `ichorctl` in `directory`, which is also its home.
-pub fn ichorctl(directory: &Path, words: &[&str]) -> Run {
+pub(crate) fn ichorctl(directory: &Path, words: &[&str]) -> Run {
     ichorctl_with(directory, words, &[])
 }
 
 /// The same with more environment.
-pub fn ichorctl_with(directory: &Path, words: &[&str], environment: &[(&str, &str)]) -> Run {
+pub(crate) fn ichorctl_with(directory: &Path, words: &[&str], environment: &[(&str, &str)]) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_ichorctl"))
         .args(words)
         .current_dir(directory)

@@ -8,7 +8,7 @@ use ichor_config::generate::{Input, Options, Secrets};
 
 /// A control plane configuration as it is generated, comments and secrets included, with the documents that people
 /// add: certificates, services, hosts and firewall rules.
-pub fn typical() -> String {
+pub(crate) fn typical() -> String {
     let secrets = include_str!("../../tests/fixtures/generate/inputs/secrets.yaml");
     let input = Input {
         cluster_name: "typical".to_owned(),
@@ -46,7 +46,7 @@ pub fn typical() -> String {
 }
 
 /// A valid control plane configuration with many links, files, labels and documents: many values in few bytes.
-pub fn dense() -> String {
+pub(crate) fn dense() -> String {
     let mut text = "version: v1alpha1\nmachine:\n    type: controlplane\n    token: abcdef.0123456789abcdef\n    ca:\n        \
                     crt: Y2E=\n        key: a2V5\n    install:\n        disk: /dev/sda\n        wipe: false\n"
         .to_owned();

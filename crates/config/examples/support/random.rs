@@ -8,11 +8,11 @@ use ichor_config::{
 use ichor_yaml::Node;
 
 /// A small generator (splitmix64); the seed is printed so that a run can be repeated.
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// A generator that always draws the same from the same seed.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -25,7 +25,7 @@ impl Random {
     }
 
     /// A number below a bound.
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
@@ -238,7 +238,7 @@ fn stream(random: &mut Random) -> String {
 }
 
 /// Random documents that can stand together.
-pub fn documents(random: &mut Random) -> Documents {
+pub(crate) fn documents(random: &mut Random) -> Documents {
     // Two documents of a kind without names cannot stand together; such streams are drawn again.
     for _ in 0..100 {
         let text = stream(random);

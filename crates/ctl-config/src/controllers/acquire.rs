@@ -13,7 +13,7 @@ use crate::acquire::{Found, Source, next};
 use crate::store::ConfigStore;
 
 /// The one id of question and answer.
-pub const ID: &str = "machine-config";
+pub(super) const ID: &str = "machine-config";
 
 /// The one id of the maintenance service.
 const MAINTENANCE: &str = "maintenance";

@@ -16,11 +16,11 @@ use ichor_resource::config::MachineConfig;
 use ichor_resource::network::NodeAddress;
 use ichor_types::Cmdline;
 
-pub type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
+pub(crate) type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// A DHCP client that hands its events to the test.
 #[derive(Clone, Default)]
-pub struct FakeDhcp(pub Arc<Mutex<Vec<(String, OnEvent)>>>);
+pub(crate) struct FakeDhcp(pub Arc<Mutex<Vec<(String, OnEvent)>>>);
 
 impl Dhcp for FakeDhcp {
     fn start(
@@ -46,7 +46,7 @@ impl Dhcp for FakeDhcp {
     }
 }
 
-pub struct Node {
+pub(crate) struct Node {
     pub state: State,
     pub controllers: Runtime,
     pub netlink: Netlink,
@@ -56,7 +56,7 @@ pub struct Node {
 
 impl Node {
     /// Waits until `check` finds what it looks for.
-    pub async fn wait<T>(&self, what: &str, mut check: impl FnMut(&State) -> Option<T>) -> T {
+    pub(crate) async fn wait<T>(&self, what: &str, mut check: impl FnMut(&State) -> Option<T>) -> T {
         let began = Instant::now();
         loop {
             if let Some(found) = check(&self.state) {
@@ -67,7 +67,7 @@ impl Node {
         }
     }
 
-    pub async fn wait_for_default(&self, address: &str) {
+    pub(crate) async fn wait_for_default(&self, address: &str) {
         self.wait(address, |state| {
             let view = state.get::<NodeAddress>("network", "default").ok()?;
             (view.addresses.first()?.to_string() == address).then_some(())
@@ -76,7 +76,7 @@ impl Node {
     }
 
     /// Gives the node a machine configuration, or another one.
-    pub fn configure(&self, yaml: &str) {
+    pub(crate) fn configure(&self, yaml: &str) {
         let config = || MachineConfig::new(yaml.as_bytes().to_vec());
         if self.state.create("config", MachineConfig::ACTIVE, config(), "").is_err() {
             self.state
@@ -86,13 +86,13 @@ impl Node {
     }
 
     /// What a controller says it could not do.
-    pub fn trouble(&self, controller: &str) -> Option<String> {
+    pub(crate) fn trouble(&self, controller: &str) -> Option<String> {
         let statuses = self.controllers.status();
         statuses.into_iter().find(|status| status.name == controller).expect("a controller").trouble
     }
 
     /// Waits until a controller's trouble is as wanted.
-    pub async fn wait_for_trouble(&self, controller: &str, wanted: impl Fn(Option<&str>) -> bool) {
+    pub(crate) async fn wait_for_trouble(&self, controller: &str, wanted: impl Fn(Option<&str>) -> bool) {
         let began = Instant::now();
         loop {
             let trouble = self.trouble(controller);
@@ -105,7 +105,7 @@ impl Node {
     }
 
     /// Moves the other end of the wire into a namespace of its own and gives it addresses.
-    pub async fn neighbour(&self, addresses: &[&str]) -> (OwnedFd, Netlink) {
+    pub(crate) async fn neighbour(&self, addresses: &[&str]) -> (OwnedFd, Netlink) {
         let far = netns::create().unwrap();
         link::move_to(&self.netlink, "far0", far.as_fd()).await.unwrap();
         let netlink = Netlink::open_in(far.as_fd()).unwrap();
@@ -118,18 +118,23 @@ impl Node {
 }
 
 /// A node with a veth link `eth0`, its other end up, and leases handed out by the test.
-pub fn on_a_node(cmdline: &str, test: impl AsyncFnOnce(&Node) + Send) {
+pub(crate) fn on_a_node(cmdline: &str, test: impl AsyncFnOnce(&Node) + Send) {
     let dhcp = FakeDhcp::default();
     with_dhcp(cmdline, dhcp.clone(), dhcp, test);
 }
 
 /// As [`on_a_node`], with any DHCP client.
-pub fn with_dhcp(cmdline: &str, dhcp: impl Dhcp, events: FakeDhcp, test: impl AsyncFnOnce(&Node) + Send) {
+pub(crate) fn with_dhcp(
+    cmdline: &str,
+    dhcp: impl Dhcp,
+    events: FakeDhcp,
+    test: impl AsyncFnOnce(&Node) + Send,
+) {
     on_platform("sandbox", cmdline, dhcp, events, test);
 }
 
 /// As [`with_dhcp`], on any platform.
-pub fn on_platform(
+pub(crate) fn on_platform(
     platform: &str,
     cmdline: &str,
     dhcp: impl Dhcp,

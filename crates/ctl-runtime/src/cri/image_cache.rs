@@ -17,7 +17,7 @@ const ROOTS: [&str; 2] = ["/system/imagecache/disk", "/system/imagecache/iso/ima
 pub type Registryd = Arc<dyn Fn(&[String]) -> Result<(), String> + Send + Sync>;
 
 /// Writes `ImageCacheConfigs`.
-pub struct ImageCacheConfigController {
+pub(super) struct ImageCacheConfigController {
     registryd: Registryd,
     root: PathBuf,
     /// What the service was started with.
@@ -26,7 +26,7 @@ pub struct ImageCacheConfigController {
 
 impl ImageCacheConfigController {
     /// A controller that starts the service so.
-    pub fn new(registryd: Registryd) -> Self {
+    pub(super) fn new(registryd: Registryd) -> Self {
         Self { registryd, root: "/".into(), started: Vec::new() }
     }
 

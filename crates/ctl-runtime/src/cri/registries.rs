@@ -10,7 +10,7 @@ use ichor_resource::value::{Base64Bytes, PemCertificateAndKey};
 const CACHE: &str = "http://127.0.0.1:3172";
 
 /// Registries of a configuration; with `cached`, the node's cache is asked first for everything.
-pub fn of(config: &Documents, cached: bool) -> RegistryConfig {
+pub(super) fn of(config: &Documents, cached: bool) -> RegistryConfig {
     let mut all = RegistryConfig::default();
     if let Some(machine) = config.machine() {
         let registries = &machine.registries;

@@ -27,13 +27,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The longest wait of any test.
-pub const WAIT: Duration = Duration::from_secs(20);
+pub(crate) const WAIT: Duration = Duration::from_secs(20);
 
 /// The least a worker can be configured with.
-pub const WORKER: &str = include_str!("worker.yaml");
+pub(crate) const WORKER: &str = include_str!("worker.yaml");
 
 /// A node and its socket.
-pub struct Bench {
+pub(crate) struct Bench {
     pub node: Arc<Node>,
     dir: tempfile::TempDir,
     socket: PathBuf,
@@ -42,12 +42,12 @@ pub struct Bench {
 
 impl Bench {
     /// Starts one.
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), &Handle::current()).await
     }
 
     /// Starts one with its files in `dir` and its API on another runtime.
-    pub async fn start_in(dir: tempfile::TempDir, api: &Handle) -> Self {
+    pub(crate) async fn start_in(dir: tempfile::TempDir, api: &Handle) -> Self {
         ichor_pki::install_provider();
         let paths = Paths {
             state: dir.path().join("state"),
@@ -84,57 +84,57 @@ impl Bench {
         Self { node, dir, socket, _stop: stop.drop_guard() }
     }
 
-    pub fn channel(&self) -> Channel {
+    pub(crate) fn channel(&self) -> Channel {
         Channel::new(Dialer::unix(&self.socket))
     }
 
-    pub fn machine(&self) -> MachineServiceClient<Channel> {
+    pub(crate) fn machine(&self) -> MachineServiceClient<Channel> {
         MachineServiceClient::new(self.channel())
     }
 
-    pub fn storage(&self) -> StorageServiceClient<Channel> {
+    pub(crate) fn storage(&self) -> StorageServiceClient<Channel> {
         StorageServiceClient::new(self.channel())
     }
 
-    pub fn time(&self) -> TimeServiceClient<Channel> {
+    pub(crate) fn time(&self) -> TimeServiceClient<Channel> {
         TimeServiceClient::new(self.channel())
     }
 
-    pub fn state(&self) -> StateClient<Channel> {
+    pub(crate) fn state(&self) -> StateClient<Channel> {
         StateClient::new(self.channel())
     }
 
-    pub fn as_reader<T>(&self, message: T) -> tonic::Request<T> {
+    pub(crate) fn as_reader<T>(&self, message: T) -> tonic::Request<T> {
         request(message, Role::Reader)
     }
 
-    pub fn as_admin<T>(&self, message: T) -> tonic::Request<T> {
+    pub(crate) fn as_admin<T>(&self, message: T) -> tonic::Request<T> {
         request(message, Role::Admin)
     }
 
     /// Puts a configuration in place as the boot does.
-    pub async fn configure(&self, yaml: &'static str) {
+    pub(crate) async fn configure(&self, yaml: &'static str) {
         let change = self.node.store.config.change().await;
         change.persist(&Bytes::from_static(yaml.as_bytes())).await.unwrap();
         change.activate(&Bytes::from_static(yaml.as_bytes())).unwrap();
     }
 
-    pub fn active(&self) -> String {
+    pub(crate) fn active(&self) -> String {
         self.node.store.config.active().map(|config| text(&config.yaml)).unwrap_or_default()
     }
 
-    pub fn on_disk(&self) -> String {
+    pub(crate) fn on_disk(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("state/config.yaml")).unwrap_or_default()
     }
 
     /// What a client handed in in maintenance mode.
-    pub fn submitted(&self) -> Option<String> {
+    pub(crate) fn submitted(&self) -> Option<String> {
         let found = self.node.store.state.find::<MachineConfig>("config", MachineConfig::MAINTENANCE)?;
         Some(text(&found.yaml))
     }
 
     /// Serves maintenance mode over TLS.
-    pub async fn maintenance(&self) -> Maintenance {
+    pub(crate) async fn maintenance(&self) -> Maintenance {
         let now = Timestamp::now();
         let authority = Authority::generate(KeyAlgorithm::Ed25519, "test", now, Leaf::DAY).unwrap();
         let leaf = Leaf::server("maintenance-service.talos.dev")
@@ -152,14 +152,14 @@ impl Bench {
 }
 
 /// A maintenance service.
-pub struct Maintenance {
+pub(crate) struct Maintenance {
     pub port: u16,
     _stop: DropGuard,
 }
 
 impl Maintenance {
     /// A client that trusts anyone.
-    pub fn machine(&self) -> MachineServiceClient<Channel> {
+    pub(crate) fn machine(&self) -> MachineServiceClient<Channel> {
         let tls = ClientTls::insecure([]).unwrap();
         MachineServiceClient::new(Channel::new(Dialer::tls([Endpoint::new("127.0.0.1", self.port)], tls)))
     }

@@ -18,7 +18,7 @@ use crate::event::Sink;
 const ENDING: &str = ".snap";
 const COMPRESSED: &str = ".zst";
 /// The ending of sealed backups.
-pub const SEALED: &str = ".age";
+pub(super) const SEALED: &str = ".age";
 /// What compressed files begin with.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// A level that costs little: most of a database is text.

@@ -45,7 +45,7 @@ impl fmt::Display for Info {
 /// The file is not such a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a database of etcd: {0}")]
-pub struct Bad(&'static str);
+pub(super) struct Bad(&'static str);
 
 type Result<T> = std::result::Result<T, Bad>;
 

@@ -19,7 +19,7 @@ struct Done {
 
 /// The file, and what it says.
 #[derive(Debug)]
-pub struct Progress {
+pub(super) struct Progress {
     path: Option<PathBuf>,
     done: Done,
 }
@@ -27,7 +27,7 @@ pub struct Progress {
 impl Progress {
     /// The progress of the upgrade of this cluster between these versions; that of another upgrade does not
     /// count. Without a path nothing is kept.
-    pub fn open(path: Option<PathBuf>, from: &str, to: &str) -> Self {
+    pub(super) fn open(path: Option<PathBuf>, from: &str, to: &str) -> Self {
         let known = path.as_deref().and_then(read);
         let done = known.filter(|done| done.from == from && done.to == to).unwrap_or_else(|| Done {
             from: from.to_owned(),
@@ -39,22 +39,22 @@ impl Progress {
 
     /// The version an interrupted upgrade to `to` began at. Versions found in a cluster that is half way are
     /// not it.
-    pub fn begun_from(path: &Path, to: &str) -> Option<String> {
+    pub(super) fn begun_from(path: &Path, to: &str) -> Option<String> {
         read(path).filter(|done| done.to == to && !done.steps.is_empty()).map(|done| done.from)
     }
 
     /// How many steps are done.
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.done.steps.len()
     }
 
     /// Whether this step is done.
-    pub fn is_done(&self, step: &str) -> bool {
+    pub(super) fn is_done(&self, step: &str) -> bool {
         self.done.steps.contains(step)
     }
 
     /// Notes that a step is done.
-    pub fn note(&mut self, step: impl Into<String>) -> Result<()> {
+    pub(super) fn note(&mut self, step: impl Into<String>) -> Result<()> {
         self.done.steps.insert(step.into());
         let Some(path) = &self.path else { return Ok(()) };
         let failed = |source| Problem::File { doing: "write", path: path.clone(), source };
@@ -64,7 +64,7 @@ impl Progress {
     }
 
     /// All is done: nothing is left to go on with.
-    pub fn finish(self) {
+    pub(super) fn finish(self) {
         if let Some(path) = &self.path {
             // A file that stays is read, and its steps are looked at, once more.
             let _ = std::fs::remove_file(path);

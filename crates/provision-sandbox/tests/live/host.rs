@@ -22,7 +22,7 @@ const SYSCTLS: [&str; 14] = [
 ];
 
 /// Everything a cluster below `dir` could leave behind.
-pub fn snapshot(dir: &Path, image: &Path) -> String {
+pub(crate) fn snapshot(dir: &Path, image: &Path) -> String {
     let mut lines = Vec::new();
     let here = dir.to_string_lossy();
     for mount in ichor_sys::mountinfo::mounts().unwrap() {
@@ -61,7 +61,7 @@ pub fn snapshot(dir: &Path, image: &Path) -> String {
 }
 
 /// Processes of clusters below `dir`, the machines' own included.
-pub fn processes(dir: &Path, image: &Path) -> Vec<i32> {
+pub(crate) fn processes(dir: &Path, image: &Path) -> Vec<i32> {
     let dir = dir.to_string_lossy().into_owned();
     let own = i32::try_from(std::process::id()).unwrap();
     let _ = image;

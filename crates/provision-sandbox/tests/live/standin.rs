@@ -11,7 +11,7 @@ use ichor_net::{Netlink, link};
 use ichor_sys::power::{self, RebootCommand};
 use ichor_sys::signal::Signals;
 
-pub fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let signals = Signals::collect(&[15]).unwrap();
     let boots = count("/system/state/boots").max(count("/var/boots"));
     eprintln!("boot {boots}");

@@ -20,7 +20,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-pub const OWNER: &str = "test";
+pub(crate) const OWNER: &str = "test";
 
 fn pair(pair: ichor_pki::KeyPair) -> PemCertificateAndKey {
     PemCertificateAndKey { crt: pair.crt.into(), key: pair.key.into() }
@@ -38,7 +38,7 @@ fn free_port() -> u16 {
     probe.local_addr().expect("address").port()
 }
 
-pub struct Trustd {
+pub(crate) struct Trustd {
     pub authority: Authority,
     pub state: State,
     pub listen: SocketAddr,
@@ -46,7 +46,7 @@ pub struct Trustd {
 }
 
 /// A signer and its state, on the thread of the test.
-pub async fn start() -> Trustd {
+pub(crate) async fn start() -> Trustd {
     let now = Timestamp::now();
     let authority =
         Authority::generate(KeyAlgorithm::Ed25519, "talos", now, Authority::TEN_YEARS).expect("authority");
@@ -79,25 +79,25 @@ pub async fn start() -> Trustd {
 }
 
 /// A request of a worker.
-pub fn request() -> String {
+pub(crate) fn request() -> String {
     let key = PrivateKey::generate(KeyAlgorithm::Ed25519).expect("key");
     Request::make(&key, "worker", &["os:admin".to_owned()], &["worker".to_owned()], &[]).expect("csr")
 }
 
 impl Trustd {
     /// A channel to the signer.
-    pub fn channel(&self) -> Channel {
+    pub(crate) fn channel(&self) -> Channel {
         let tls = ClientTls::verified(self.authority.crt_pem(), None).expect("client TLS");
         Channel::new(Dialer::tls([self.endpoint()], tls))
     }
 
     /// Where it listens.
-    pub fn endpoint(&self) -> Endpoint {
+    pub(crate) fn endpoint(&self) -> Endpoint {
         Endpoint::new(self.listen.ip().to_string(), self.listen.port())
     }
 
     /// Waits until it signs.
-    pub async fn ready(&self) -> CertificateResponse {
+    pub(crate) async fn ready(&self) -> CertificateResponse {
         let start = Instant::now();
         loop {
             match self.ask("abc.def", &request()).await {
@@ -112,7 +112,7 @@ impl Trustd {
     }
 
     /// Asks for a certificate over a connection of its own.
-    pub async fn ask(&self, token: &str, csr: &str) -> Result<CertificateResponse, tonic::Status> {
+    pub(crate) async fn ask(&self, token: &str, csr: &str) -> Result<CertificateResponse, tonic::Status> {
         let mut client = SecurityServiceClient::new(self.channel());
         let mut request = tonic::Request::new(CertificateRequest { csr: csr.as_bytes().to_vec() });
         request.metadata_mut().insert("token", token.parse().expect("token"));

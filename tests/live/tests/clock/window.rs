@@ -24,16 +24,16 @@ const SKEW: Duration = Duration::from_secs(3600);
 
 /// The machine's clock, as seconds behind the host's.
 #[derive(Debug, Clone, Default)]
-pub struct Clock(Arc<AtomicI64>);
+pub(crate) struct Clock(Arc<AtomicI64>);
 
 impl Clock {
     /// What the test believes the machine's clock says from now on.
-    pub fn set_behind(&self, seconds: i64) {
+    pub(crate) fn set_behind(&self, seconds: i64) {
         self.0.store(seconds, Ordering::SeqCst);
     }
 
     /// The machine's time.
-    pub fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         Timestamp::now() - SignedDuration::from_secs(self.0.load(Ordering::SeqCst))
     }
 }
@@ -47,7 +47,7 @@ impl TimeProvider for Clock {
 
 /// One server of the machine.
 #[derive(Clone)]
-pub struct Window {
+pub(crate) struct Window {
     /// Where it is, seen from the host.
     pub target: SocketAddr,
     /// The address that its certificate has to name.
@@ -64,7 +64,7 @@ pub struct Window {
 
 impl Window {
     /// Opens the window at an address of the host's loopback, for as long as the runtime lives.
-    pub async fn open(self, at: SocketAddr) -> Result<()> {
+    pub(crate) async fn open(self, at: SocketAddr) -> Result<()> {
         let leaf = Leaf::server("window").with_names([] as [&str; 0], [at.ip()]);
         let pair = self.authority.issue(&leaf, Timestamp::now())?;
         let key = certified_key(&pair.crt, &pair.key)?;
@@ -111,7 +111,7 @@ impl Window {
     }
 
     /// The certificate that a new connection is shown.
-    pub async fn certificate(&self) -> Result<CertInfo> {
+    pub(crate) async fn certificate(&self) -> Result<CertInfo> {
         let stream = self.connect().await?;
         let chain = stream.get_ref().1.peer_certificates().context("no certificate")?;
         Ok(CertInfo::from_der(chain.first().context("no certificate")?)?)

@@ -106,7 +106,7 @@ fn settings() -> BootstrapManifestsConfig {
 }
 
 /// All built-in manifests and one of the user, from the first answer of the server on.
-pub async fn manifests(server: &mut ApiServer, client: &Client) {
+pub(crate) async fn manifests(server: &mut ApiServer, client: &Client) {
     let root = tempfile::tempdir().unwrap();
     let state = state(&server.admin().unwrap());
     state.create("controlplane", "manifests", settings(), "").unwrap();
@@ -191,7 +191,7 @@ pub async fn manifests(server: &mut ApiServer, client: &Client) {
 }
 
 /// A worker with the rights of its kubelet.
-pub async fn node(server: &ApiServer, client: &Client) {
+pub(crate) async fn node(server: &ApiServer, client: &Client) {
     let root = tempfile::tempdir().unwrap();
     let pair = root.path().join("var/lib/kubelet/pki/kubelet-client-current.pem");
     let kubeconfig = root.path().join("etc/kubernetes/kubeconfig-kubelet");

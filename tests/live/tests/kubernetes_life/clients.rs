@@ -22,13 +22,17 @@ const ANSWER_MAX: Duration = Duration::from_secs(20);
 const FETCH: Duration = Duration::from_secs(3);
 
 /// Somebody who asks.
-pub trait Asks: Sync {
+pub(crate) trait Asks: Sync {
     /// Asks for the first or the second time.
     fn ask(&self, question: u32, second: bool) -> Result<()>;
 }
 
 /// Runs `change` while a client asks; a question without an answer at the second try is a failure.
-pub fn under_questions(what: &str, client: &impl Asks, change: impl FnOnce() -> Result<()>) -> Result<()> {
+pub(crate) fn under_questions(
+    what: &str,
+    client: &impl Asks,
+    change: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let (done, start) = (AtomicBool::new(false), Instant::now());
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| ask_until(client, &done));
@@ -66,7 +70,7 @@ fn ask_until(client: &impl Asks, done: &AtomicBool) -> (u32, u32, Vec<String>) {
 }
 
 /// A client of Kubernetes that turns to one control plane after the other.
-pub struct Kubeconfig<'a> {
+pub(crate) struct Kubeconfig<'a> {
     fleet: &'a Fleet,
     control_planes: u8,
     /// Who is asked for a new kubeconfig, if anybody is.
@@ -77,7 +81,7 @@ pub struct Kubeconfig<'a> {
 
 impl<'a> Kubeconfig<'a> {
     /// The administrator; with a client configuration of the machines it fetches its kubeconfig anew.
-    pub fn of(fleet: &'a Fleet, control_planes: u8, talosconfig: Option<&'a str>) -> Result<Self> {
+    pub(crate) fn of(fleet: &'a Fleet, control_planes: u8, talosconfig: Option<&'a str>) -> Result<Self> {
         let text = std::fs::read_to_string(fleet.home().join(".kube/config"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { fleet, control_planes, talosconfig, text: Mutex::new((text, Instant::now())), runtime })
@@ -118,13 +122,13 @@ impl Asks for Kubeconfig<'_> {
 }
 
 /// What a run of `rotate-ca` says about the new authority.
-pub struct Bundles {
+pub(crate) struct Bundles {
     output: PathBuf,
 }
 
 impl Bundles {
     /// Of the run with this output.
-    pub fn told_in(output: &Path) -> Self {
+    pub(crate) fn told_in(output: &Path) -> Self {
         Self { output: output.to_owned() }
     }
 
@@ -144,7 +148,7 @@ impl Bundles {
 }
 
 /// A client of the machine API that has its credentials of before, and those of after as soon as they are told.
-pub struct Machines<'a> {
+pub(crate) struct Machines<'a> {
     fleet: &'a Fleet,
     machines: u8,
     bundles: Bundles,
@@ -154,7 +158,7 @@ pub struct Machines<'a> {
 
 impl<'a> Machines<'a> {
     /// A client that turns to one machine after the other.
-    pub fn new(fleet: &'a Fleet, machines: u8, bundles: Bundles) -> Result<Self> {
+    pub(crate) fn new(fleet: &'a Fleet, machines: u8, bundles: Bundles) -> Result<Self> {
         let old = std::fs::read_to_string(fleet.home().join(".talos/config"))?;
         Ok(Self { fleet, machines, bundles, old, path: fleet.home().join("both") })
     }

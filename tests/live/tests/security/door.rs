@@ -12,17 +12,17 @@ use tonic::{Code, Status};
 /// The longest time for one call.
 const CALL_MAX: Duration = Duration::from_secs(60);
 
-pub fn now() -> jiff::Timestamp {
+pub(crate) fn now() -> jiff::Timestamp {
     jiff::Timestamp::now()
 }
 
 /// A client certificate with these roles.
-pub fn certificate(authority: &Authority, roles: &[&str]) -> KeyPair {
+pub(crate) fn certificate(authority: &Authority, roles: &[&str]) -> KeyPair {
     authority.issue(&Leaf::client("matrix", roles.iter().copied()), now()).unwrap()
 }
 
 /// Certificates that must not open anything, each with what is wrong with it.
-pub fn bad_certificates(authority: &Authority) -> Vec<(&'static str, Option<KeyPair>)> {
+pub(crate) fn bad_certificates(authority: &Authority) -> Vec<(&'static str, Option<KeyPair>)> {
     let admin = || Leaf::client("matrix", ["os:admin"]);
     let other = |name: &str| {
         let other = Authority::generate(KeyAlgorithm::Ed25519, name, now(), Authority::TEN_YEARS).unwrap();
@@ -42,19 +42,19 @@ pub fn bad_certificates(authority: &Authority) -> Vec<(&'static str, Option<KeyP
 }
 
 /// A connection to a machine, made when the first call needs it.
-pub fn channel(address: &str, authority: &Authority, pair: Option<&KeyPair>) -> Channel<Full<Bytes>> {
+pub(crate) fn channel(address: &str, authority: &Authority, pair: Option<&KeyPair>) -> Channel<Full<Bytes>> {
     let identity = pair.map(|pair| (pair.crt.as_bytes(), pair.key.as_bytes()));
     let tls = ClientTls::verified(authority.crt_pem(), identity).unwrap();
     Channel::new(Dialer::tls([Endpoint::new(address, 50000)], tls))
 }
 
 /// A connection to a machine in maintenance mode.
-pub fn insecure(address: &str) -> Channel<Full<Bytes>> {
+pub(crate) fn insecure(address: &str) -> Channel<Full<Bytes>> {
     Channel::new(Dialer::tls([Endpoint::new(address, 50000)], ClientTls::insecure([]).unwrap()))
 }
 
 /// Calls a method with a message that no method can read: whoever is let in hears that, and nothing happens.
-pub async fn knock(
+pub(crate) async fn knock(
     channel: &Channel<Full<Bytes>>,
     path: &str,
     metadata: &[(&str, &str)],

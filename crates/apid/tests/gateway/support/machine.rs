@@ -24,7 +24,7 @@ use tonic::Status;
 use super::{PATIENCE, Thread, wait_for};
 
 /// A fake machined with a role check in front.
-pub struct Machine {
+pub(crate) struct Machine {
     path: PathBuf,
     name: Arc<str>,
     /// Connections there have been.
@@ -48,7 +48,7 @@ impl Machine {
         }
     }
 
-    pub fn start(&self) {
+    pub(crate) fn start(&self) {
         let (path, name) = (self.path.clone(), self.name.clone());
         let (streams, copied) = (self.streams.clone(), self.copied.clone());
         let connections = self.connections.clone();
@@ -71,7 +71,7 @@ impl Machine {
     }
 
     /// Waits until `Copy` can hand out nothing more, because nobody reads.
-    pub async fn wait_until_stalled(&self) {
+    pub(crate) async fn wait_until_stalled(&self) {
         let start = Instant::now();
         let mut before = 0;
         loop {
@@ -85,13 +85,13 @@ impl Machine {
         }
     }
 
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         *self.thread.lock().unwrap() = None;
         std::fs::remove_file(&self.path).expect("socket");
     }
 }
 
-pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Counts an open stream.
 struct Open(Arc<AtomicUsize>);
@@ -103,7 +103,7 @@ impl Drop for Open {
 }
 
 /// Answers as the machine `name` does.
-pub async fn answer_as(request: Request<Incoming>, name: &str) -> Result<Response<Body>, Infallible> {
+pub(crate) async fn answer_as(request: Request<Incoming>, name: &str) -> Result<Response<Body>, Infallible> {
     answer(request, name.into(), Arc::default(), Arc::default()).await
 }
 

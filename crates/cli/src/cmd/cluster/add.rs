@@ -16,7 +16,7 @@ use crate::table::{Command, Complete, Flag};
 use crate::{machineconfig, print, profile};
 
 /// The command.
-pub static ADD: Command = Command {
+pub(super) static ADD: Command = Command {
     name: "add",
     about: "Add machines to a cluster that runs",
     long: "Adds machines to a cluster that runs. They get the configuration that a machine of their kind has now, so\n\

@@ -23,7 +23,7 @@ use crate::{files, machineconfig, print, profile};
 const MACHINES_MAX: usize = 200;
 
 /// The command.
-pub static CREATE: Command = Command {
+pub(super) static CREATE: Command = Command {
     name: "create",
     about: "Make a cluster and start it",
     long: "Makes a cluster of machines on this host and starts it. A machine is a set of namespaces: no container\n\

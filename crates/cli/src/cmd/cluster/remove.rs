@@ -11,7 +11,7 @@ use crate::session::block_on;
 use crate::table::{Args, Command, Complete, Flag};
 
 /// The command.
-pub static REMOVE: Command = Command {
+pub(super) static REMOVE: Command = Command {
     name: "remove",
     aliases: &["rm"],
     about: "Take machines out of a cluster that runs",

@@ -8,7 +8,7 @@ use ichor_types::size;
 use crate::tabs::Table;
 
 /// A cluster and its machines.
-pub fn cluster_text(site: &Site) -> String {
+pub(super) fn cluster_text(site: &Site) -> String {
     let cluster = &site.cluster;
     let mut facts = Table::default();
     facts.row(["PROVISIONER", &cluster.provisioner]);
@@ -49,7 +49,7 @@ fn joined<T: ToString>(items: &[T]) -> String {
 }
 
 /// All clusters, one line each.
-pub fn list_text(clusters: &[Cluster]) -> String {
+pub(super) fn list_text(clusters: &[Cluster]) -> String {
     let mut table =
         Table::with_header(["NAME", "PROVISIONER", "NETWORK", "CONTROL PLANES", "WORKERS", "RUNNING"]);
     for cluster in clusters {

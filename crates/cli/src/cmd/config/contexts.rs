@@ -15,13 +15,13 @@ use crate::{files, print, profile, text};
 const NODES_SHOWN: usize = 3;
 
 /// `config contexts`.
-pub fn list(call: &Call) -> Result<(), Failure> {
+pub(super) fn list(call: &Call) -> Result<(), Failure> {
     let (config, _) = profile::open(&call.connection())?;
     print(&list_text(&config))
 }
 
 /// The table of contexts.
-pub fn list_text(config: &ClientConfig) -> String {
+pub(super) fn list_text(config: &ClientConfig) -> String {
     let mut table = Table::with_header(["CURRENT", "NAME", "ENDPOINTS", "NODES"]);
     for (name, context) in config.contexts.iter() {
         let current = if *name == config.context { "*" } else { "" };
@@ -35,7 +35,7 @@ pub fn list_text(config: &ClientConfig) -> String {
 }
 
 /// `config add`.
-pub fn add(call: &Call) -> Result<(), Failure> {
+pub(super) fn add(call: &Call) -> Result<(), Failure> {
     if call.given("crt") != call.given("key") {
         return Err(Failure::new("if either the 'crt' or 'key' flag is specified, both are required"));
     }
@@ -51,7 +51,7 @@ pub fn add(call: &Call) -> Result<(), Failure> {
 }
 
 /// `config remove`.
-pub fn remove(call: &Call) -> Result<(), Failure> {
+pub(super) fn remove(call: &Call) -> Result<(), Failure> {
     let (dry_run, confirm) = (call.on("dry-run"), !call.on("noconfirm"));
     let (mut config, path) = profile::open(&call.connection())?;
     let pattern = call.arg(0);
@@ -90,7 +90,7 @@ fn confirmed(question: &str) -> Result<bool, Failure> {
 }
 
 /// `config context`.
-pub fn switch(call: &Call) -> Result<(), Failure> {
+pub(super) fn switch(call: &Call) -> Result<(), Failure> {
     let (mut config, path) = profile::open(&call.connection())?;
     let name = call.arg(0);
     if config.contexts.get(name).is_none() {
@@ -105,7 +105,7 @@ pub fn switch(call: &Call) -> Result<(), Failure> {
 }
 
 /// `config endpoint`.
-pub fn endpoints(call: &Call) -> Result<(), Failure> {
+pub(super) fn endpoints(call: &Call) -> Result<(), Failure> {
     for endpoint in &call.args {
         ichor_client::endpoint::parse(endpoint).plain()?;
     }
@@ -113,7 +113,7 @@ pub fn endpoints(call: &Call) -> Result<(), Failure> {
 }
 
 /// `config node`.
-pub fn nodes(call: &Call) -> Result<(), Failure> {
+pub(super) fn nodes(call: &Call) -> Result<(), Failure> {
     change(&call.connection(), |context| context.nodes = call.args.clone().into())
 }
 

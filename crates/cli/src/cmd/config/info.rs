@@ -11,7 +11,7 @@ use crate::parse::Call;
 use crate::{print, profile, text};
 
 /// The command.
-pub fn run(call: &Call) -> Result<(), Failure> {
+pub(super) fn run(call: &Call) -> Result<(), Failure> {
     let output = call.text("output").to_owned();
     if !["text", "json", "yaml"].contains(&output.as_str()) {
         return Err(
@@ -30,7 +30,7 @@ pub fn run(call: &Call) -> Result<(), Failure> {
 }
 
 /// What there is to know about a context.
-pub struct Info {
+pub(super) struct Info {
     name: String,
     nodes: Vec<String>,
     endpoints: Vec<String>,
@@ -39,7 +39,7 @@ pub struct Info {
 
 impl Info {
     /// Reads the context's certificate, if it has one that can be read.
-    pub fn of(name: &str, context: &Context) -> Self {
+    pub(super) fn of(name: &str, context: &Context) -> Self {
         Self {
             name: name.to_owned(),
             nodes: context.nodes.to_vec(),
@@ -57,7 +57,7 @@ impl Info {
     }
 
     /// Lines for people.
-    pub fn text(&self, now: Timestamp) -> String {
+    pub(super) fn text(&self, now: Timestamp) -> String {
         let or_none =
             |list: &[String]| if list.is_empty() { "not defined".to_owned() } else { list.join(", ") };
         let mut rows = vec![

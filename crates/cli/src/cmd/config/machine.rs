@@ -10,7 +10,7 @@ use crate::table::{Args, Command, Complete};
 use crate::{files, print};
 
 /// `config diff`.
-pub static DIFF: Command = Command {
+pub(super) static DIFF: Command = Command {
     name: "diff",
     about: "Print the patch that leads from one machine configuration to another",
     long: "Prints the strategic patch that leads from machine configuration A to B; `machineconfig patch` takes it\n\
@@ -25,7 +25,7 @@ pub static DIFF: Command = Command {
 };
 
 /// `config explain`.
-pub static EXPLAIN: Command = Command {
+pub(super) static EXPLAIN: Command = Command {
     name: "explain",
     about: "Describe a key of the machine configuration",
     long: "Describes a key of the machine configuration: its type, its default, how patches treat it and the keys\n\
@@ -38,7 +38,7 @@ pub static EXPLAIN: Command = Command {
 };
 
 /// `config schema`.
-pub static SCHEMA: Command = Command {
+pub(super) static SCHEMA: Command = Command {
     name: "schema",
     about: "Print the JSON schema of the machine configuration",
     long: "Prints the JSON schema of the documents of a machine configuration, for editors.",

@@ -10,7 +10,7 @@ use crate::session::{Session, block_on};
 use crate::{files, profile};
 
 /// The command.
-pub fn run(call: &Call) -> Result<(), Failure> {
+pub(super) fn run(call: &Call) -> Result<(), Failure> {
     let file = if call.args.is_empty() { "talosconfig" } else { call.arg(0) };
     let path = Path::new(file);
     if path.exists() {

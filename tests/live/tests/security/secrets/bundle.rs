@@ -12,7 +12,7 @@ const ENTRY: &[u8] = b"PK\x01\x02";
 const END: &[u8] = b"PK\x05\x06";
 
 /// Has the support bundle made with a certificate of this role, and gives its files.
-pub fn collect(fleet: &Fleet, role: &str) -> Result<Vec<Found>> {
+pub(super) fn collect(fleet: &Fleet, role: &str) -> Result<Vec<Found>> {
     let name = role.replace(':', "-");
     let (config, bundle) =
         (fleet.home().join(format!("{name}.yaml")), fleet.home().join(format!("{name}.zip")));

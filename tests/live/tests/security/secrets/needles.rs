@@ -20,7 +20,7 @@ const LINE_BYTES: usize = 48;
 /// The shortest run of characters that is decoded.
 const RUN_MIN: usize = 16;
 
-pub fn encode(bytes: &[u8]) -> String {
+pub(super) fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
@@ -40,7 +40,7 @@ fn secret_part(der: &[u8]) -> Range<usize> {
 }
 
 /// Secrets by the bytes that give them away.
-pub struct Needles {
+pub(super) struct Needles {
     /// Which two bytes a secret begins with, so that most places are passed over at once.
     begins: Vec<bool>,
     by_head: HashMap<[u8; HEAD], Vec<(Vec<u8>, String)>>,
@@ -61,7 +61,7 @@ fn pair(bytes: &[u8]) -> usize {
 
 impl Needles {
     /// One more, as bytes or text.
-    pub fn add(&mut self, name: &str, bytes: &[u8]) {
+    pub(super) fn add(&mut self, name: &str, bytes: &[u8]) {
         let bytes = bytes.trim_ascii();
         assert!(bytes.len() >= SHORTEST, "{name} is too short to be found");
         let head = bytes[..HEAD].try_into().unwrap();
@@ -73,16 +73,16 @@ impl Needles {
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.names.len()
     }
 
-    pub fn names(&self) -> &BTreeSet<String> {
+    pub(super) fn names(&self) -> &BTreeSet<String> {
         &self.names
     }
 
     /// Every private key in an answer, wherever it is in it.
-    pub fn private_keys(&mut self, found: &Found) {
+    pub(super) fn private_keys(&mut self, found: &Found) {
         for bytes in layers(&found.bytes) {
             let text = String::from_utf8_lossy(&bytes);
             for block in text.split("-----BEGIN ").skip(1) {
@@ -123,7 +123,7 @@ impl Needles {
     }
 
     /// The tokens and keys of a machine's configuration.
-    pub fn configuration(&mut self, text: &str) {
+    pub(super) fn configuration(&mut self, text: &str) {
         let mut section = "";
         for line in text.lines() {
             if let Some(name) = line.strip_suffix(':').filter(|name| !name.starts_with([' ', '#'])) {
@@ -157,7 +157,7 @@ impl Needles {
     }
 
     /// The names of the secrets in an answer.
-    pub fn search(&self, answer: &Found) -> BTreeSet<String> {
+    pub(super) fn search(&self, answer: &Found) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         for bytes in layers(&answer.bytes) {
             for at in 0..bytes.len().saturating_sub(HEAD) {
@@ -177,7 +177,7 @@ impl Needles {
     }
 
     /// Those that no search has found so far.
-    pub fn never_found(&self) -> Vec<String> {
+    pub(super) fn never_found(&self) -> Vec<String> {
         self.names.difference(&self.found.borrow()).cloned().collect()
     }
 }

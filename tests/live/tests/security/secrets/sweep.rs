@@ -42,7 +42,7 @@ const SECRET_DIRECTORIES: [&str; 6] = [
 ];
 
 /// Something that was read.
-pub struct Found {
+pub(super) struct Found {
     /// The call, and what it was about.
     pub name: String,
     /// What came.
@@ -50,7 +50,7 @@ pub struct Found {
 }
 
 /// The resource types and namespaces of a cluster, as its administrator is told.
-pub fn types(fleet: &Fleet) -> Vec<String> {
+pub(super) fn types(fleet: &Fleet) -> Vec<String> {
     let list = fleet.ok(&["-n", &fleet.address(0), "get", "rd", "-o", "yaml"]).unwrap();
     let types: BTreeSet<String> = list
         .lines()
@@ -65,13 +65,13 @@ pub fn types(fleet: &Fleet) -> Vec<String> {
 }
 
 /// One caller and one machine.
-pub struct Sweep<'a> {
+pub(super) struct Sweep<'a> {
     channel: Channel<Full<Bytes>>,
     types: &'a [String],
 }
 
 impl<'a> Sweep<'a> {
-    pub fn new(
+    pub(super) fn new(
         fleet: &Fleet,
         machine: u8,
         authority: &Authority,
@@ -83,7 +83,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Everything but files.
-    pub async fn answers(&self) -> Vec<Found> {
+    pub(super) async fn answers(&self) -> Vec<Found> {
         let mut all = self.resources().await;
         all.extend(self.facts().await);
         all.extend(self.logs().await);
@@ -222,7 +222,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Names, sizes and links of files; and the files themselves, for those who may.
-    pub async fn files(&self) -> Vec<Found> {
+    pub(super) async fn files(&self) -> Vec<Found> {
         let mut all = Vec::new();
         for root in DIRECTORIES {
             let list = machine::ListRequest {

@@ -37,7 +37,7 @@ pub struct Pieces {
 /// Nothing came for too long.
 #[derive(Debug, thiserror::Error)]
 #[error("no data within {0:?}")]
-pub struct Stalled(Duration);
+pub(crate) struct Stalled(Duration);
 
 impl Pieces {
     pub(crate) fn new(inner: Incoming, stall: Duration) -> Self {

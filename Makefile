@@ -174,6 +174,11 @@ test-clock: ## Kubernetes on a real kernel whose clock moves forward by years (n
 	@$(call say,a clock that moves forward)
 	@scripts/vm clock
 
+.PHONY: test-newcomer
+test-newcomer: ## A cluster on Debian 12 and 13 with systemd in QEMU, and set-up from nothing (needs `make components build`; takes half an hour)
+	@$(call say,the machine of a newcomer)
+	@scripts/newcomer
+
 .PHONY: bench
 bench: release ## One table of the numbers that matter, beside the original's where it can run
 	@scripts/bench

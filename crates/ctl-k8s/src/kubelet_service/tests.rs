@@ -430,6 +430,7 @@ async fn the_kubelet_of_a_worker_starts_with_a_certificate() {
     object["status"]["certificate"] = json!(ichor_resource::value::binary::base64(signed.as_bytes()));
     server.put(path, object);
 
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(harness.was_woken().await);
     harness.reconcile().await.unwrap();
     assert_eq!(*service.told.lock().unwrap(), ["stop", "start"]);

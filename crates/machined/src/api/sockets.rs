@@ -231,9 +231,10 @@ mod tests {
         let process = listening[0].process.as_ref().unwrap();
         assert_eq!(process.pid, std::process::id());
         assert!(!process.name.is_empty());
-        let connected = mine(ask(request(Filter::Connected, false)).await);
+        let mut connected = mine(ask(request(Filter::Connected, false)).await);
+        // A connection of another test may have the same port at another address.
+        connected.retain(|record| record.remoteport == u32::from(own));
         assert_eq!(connected.len(), 1);
-        assert_eq!(connected[0].remoteport, u32::from(own));
         assert_eq!(connected[0].process.as_ref().unwrap().pid, 0);
         assert!(mine(ask(request(Filter::All, false)).await).len() >= 2);
     }

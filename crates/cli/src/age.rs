@@ -10,6 +10,8 @@ use zeroize::Zeroizing;
 /// What every such file begins with.
 pub const MAGIC: &[u8] = b"age-encryption.org/v1\n";
 
+/// Characters of a line in the body of a recipient; a shorter one is the last.
+const BODY_COLUMNS: usize = 64;
 /// Longer headers are refused: a recipient takes about a hundred bytes, and parsing takes time with its square.
 const HEADER_MAX: u64 = 64 << 10;
 
@@ -133,19 +135,27 @@ pub fn decrypt(
     Ok(())
 }
 
-/// Reads the header, whose last line begins with three dashes, and nothing behind it.
+/// Reads the header, whose last line begins with three dashes, and nothing behind it. The body of a recipient ends with a
+/// line of less than 64 characters; the library takes a body without one for whole.
 fn header(from: &mut impl BufRead) -> Result<io::Cursor<Vec<u8>>, AgeError> {
     let (mut text, mut left) = (Vec::new(), HEADER_MAX);
+    let mut in_body = false;
     loop {
-        let line = text.len();
+        let start = text.len();
         let read = from.by_ref().take(left).read_until(b'\n', &mut text)?;
         left -= read as u64;
         if left == 0 {
             return Err(AgeError::Header("header is longer than 64 KiB"));
         }
-        if read == 0 || text[line..].starts_with(b"---") {
+        let line = &text[start..];
+        let ends = read == 0 || line.starts_with(b"---");
+        if in_body && (ends || line.starts_with(b"->")) {
+            return Err(AgeError::Header("a recipient without the end of its body"));
+        }
+        if ends {
             return Ok(io::Cursor::new(text));
         }
+        in_body = line.starts_with(b"->") || (in_body && line.len() > BODY_COLUMNS);
     }
 }
 
@@ -204,6 +214,16 @@ mod tests {
         // A piece that is missing at the end.
         let long = sealed(&identity, &vec![0; 2 * CHUNK]);
         assert!(opened(&identity, &long[..long.len() - CHUNK - TAG]).is_err());
+    }
+
+    #[test]
+    fn a_recipient_without_the_end_of_its_body_is_refused() {
+        let identity = Identity::generate();
+        for body in [String::new(), format!("{}\n", "A".repeat(64))] {
+            let file = [MAGIC, format!("-> grease\n{body}--- mac\n").as_bytes()].concat();
+            let error = opened(&identity, &file).unwrap_err();
+            assert_eq!(error.to_string(), "not a valid age file: a recipient without the end of its body");
+        }
     }
 
     #[test]

@@ -4,20 +4,15 @@
 //! the next after a moment, all within the same connection of the client. Whoever is suspected (a connection that is
 //! not answered, bytes without an answer) is asked whether it is there, and when it is not, its connections are ended,
 //! so that clients come again and are sent elsewhere.
-//!
-//! While no upstream accepts connections, those of clients are held for some seconds. A client that is refused waits
-//! longer before each attempt; one that is held is served the moment an upstream is there.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::{Notify, Semaphore};
@@ -41,12 +36,6 @@ const PROBE_EVERY: Duration = Duration::from_secs(20);
 /// The first round after one that found nobody comes sooner, then ever later.
 const PROBE_SOON: Duration = Duration::from_millis(500);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a connection is held while there is no upstream. Clients of Kubernetes give up a TLS handshake after ten
-/// seconds.
-const HOLD_MAX: Duration = Duration::from_secs(8);
-/// Between two rounds of asking every upstream while connections are held, and how long one may take to answer.
-const HOLD_PROBE_EVERY: Duration = Duration::from_millis(100);
-const HOLD_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes that wait for an answer for longer raise the question whether anybody is there.
 const PATIENCE: Duration = Duration::from_millis(400);
 /// How the question is asked: this often, each time waiting for so long. A kernel answers even when its server is busy.
@@ -67,12 +56,8 @@ pub struct Balancer {
 
 struct Shared {
     scores: Mutex<Scores>,
-    /// The list changed, or a connection is held.
+    /// The list changed, or the end has come.
     news: Notify,
-    /// An upstream has accepted a connection while others are held.
-    reached: Notify,
-    /// Connections that wait for an upstream.
-    held: AtomicUsize,
     stop: Notify,
     on_health: Box<dyn Fn() + Send + Sync>,
 }
@@ -94,8 +79,6 @@ impl Balancer {
         let shared = Arc::new(Shared {
             scores: Mutex::default(),
             news: Notify::new(),
-            reached: Notify::new(),
-            held: AtomicUsize::new(0),
             stop: Notify::new(),
             on_health: Box::new(on_health),
         });
@@ -155,10 +138,6 @@ impl Shared {
         self.scores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_holding(&self) -> bool {
-        self.held.load(Ordering::Relaxed) > 0
-    }
-
     fn change(&self, change: impl FnOnce(&mut Scores)) {
         let mut scores = self.lock();
         let before = scores.healthy();
@@ -209,7 +188,7 @@ async fn accept(listener: std::net::TcpListener, shared: &Arc<Shared>) {
 }
 
 async fn serve(client: TcpStream, local: &Rc<Local>) {
-    let Ok(Some((upstream, address))) = timeout(DIAL_TIMEOUT, dial_or_hold(local)).await else { return };
+    let Ok(Some((upstream, address))) = timeout(DIAL_TIMEOUT, dial(local)).await else { return };
     tune(&client);
     tune(&upstream);
     let end = Rc::clone(local.ends.borrow_mut().entry(address.clone()).or_default());
@@ -218,43 +197,6 @@ async fn serve(client: TcpStream, local: &Rc<Local>) {
     // One handle in the table, one here: nobody else uses it.
     if Rc::strong_count(&end) == 2 {
         ends.remove(&address);
-    }
-}
-
-/// Dials, and where every upstream refuses, waits until one is there.
-async fn dial_or_hold(local: &Rc<Local>) -> Option<(TcpStream, String)> {
-    if let Some(found) = dial(local).await {
-        return Some(found);
-    }
-    if local.shared.lock().addresses().is_empty() {
-        return None;
-    }
-    let _held = Held::new(&local.shared);
-    let until = Instant::now() + HOLD_MAX;
-    loop {
-        let reached = local.shared.reached.notified();
-        timeout(until.checked_duration_since(Instant::now())?, reached).await.ok()?;
-        if let Some(found) = dial(local).await {
-            return Some(found);
-        }
-    }
-}
-
-/// Counts a connection that is held, and has upstreams asked more often meanwhile.
-struct Held<'a>(&'a Shared);
-
-impl<'a> Held<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        if shared.held.fetch_add(1, Ordering::Relaxed) == 0 {
-            shared.news.notify_one();
-        }
-        Self(shared)
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.0.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -335,7 +277,7 @@ async fn ask(address: &str) -> bool {
     false
 }
 
-/// Asks all upstreams, now and then, at once when the list changes, and often while connections are held.
+/// Asks all upstreams in turn, now and then, and at once when the list changes.
 async fn probe_all(shared: Arc<Shared>) {
     let mut soon = PROBE_SOON;
     loop {
@@ -344,29 +286,19 @@ async fn probe_all(shared: Arc<Shared>) {
             shared.news.notified().await;
             continue;
         }
-        let limit = if shared.is_holding() { HOLD_PROBE_TIMEOUT } else { PROBE_TIMEOUT };
-        join_all(addresses.iter().map(|address| probe(&shared, address, limit))).await;
-        let rest = match shared.lock().healthy() {
-            _ if shared.is_holding() => HOLD_PROBE_EVERY,
-            true => PROBE_EVERY,
-            false => soon,
-        };
+        for address in addresses {
+            let begun = Instant::now();
+            let reached = matches!(timeout(PROBE_TIMEOUT, connect(&address)).await, Ok(Ok(_)));
+            shared.change(|scores| match reached {
+                true => scores.succeeded(&address, begun.elapsed()),
+                false => scores.failed(&address),
+            });
+        }
+        let rest = if shared.lock().healthy() { PROBE_EVERY } else { soon };
         soon = if rest == PROBE_EVERY { PROBE_SOON } else { (soon * 2).min(PROBE_EVERY) };
         if timeout(rest, shared.news.notified()).await.is_ok() {
             soon = PROBE_SOON;
         }
-    }
-}
-
-async fn probe(shared: &Shared, address: &str, limit: Duration) {
-    let begun = Instant::now();
-    let reached = matches!(timeout(limit, connect(address)).await, Ok(Ok(_)));
-    shared.change(|scores| match reached {
-        true => scores.succeeded(address, begun.elapsed()),
-        false => scores.failed(address),
-    });
-    if reached {
-        shared.reached.notify_waiters();
     }
 }
 

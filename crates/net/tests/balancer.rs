@@ -189,23 +189,6 @@ fn without_upstreams_a_connection_is_closed_and_health_is_told() {
     assert!(ask(&mut open).is_err(), "the end of the balancer ends its connections");
 }
 
-/// Clients that were refused while the API server started came back long after it had.
-#[test]
-fn a_connection_from_before_the_first_upstream_is_served_when_there_is_one() {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let balanced = listener.local_addr().unwrap();
-    let balancer = Balancer::start(listener, || {}).unwrap();
-    balancer.set_upstreams(vec![address.to_string(), "127.0.0.1:1".to_owned()]);
-    let mut early: Vec<TcpStream> = (0..20).map(|_| connect(balanced)).collect();
-    // Longer than the pauses between two probes where nobody waits.
-    std::thread::sleep(Duration::from_secs(3));
-    let _server = Server::start(&address.to_string(), b'a');
-    let begun = Instant::now();
-    assert!(early.iter_mut().all(|stream| ask(stream).is_ok_and(|answer| answer == b'a')));
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
-}
-
 #[test]
 fn a_server_that_only_listens_is_not_suspected() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -89,14 +89,23 @@ fn text(step: &Step) -> String {
     }
 }
 
-/// A line for each machine that is not ready.
+/// Lines below a step; more would not fit on a terminal, and what does not fit cannot be drawn anew.
+const LINES_MAX: usize = 10;
+
+/// A line for each machine that is not ready; of many, the first ones and how many more there are.
 fn lines(machines: &[MachineState]) -> Vec<String> {
     let width = machines.iter().map(|machine| machine.name.len()).max().unwrap_or_default();
     let line = |machine: &MachineState| {
         let waits_for = machine.waits_for.as_deref()?;
         Some(format!("    {:width$}  {waits_for}", machine.name))
     };
-    machines.iter().filter_map(line).collect()
+    let mut lines: Vec<String> = machines.iter().filter_map(line).collect();
+    let more = lines.len().saturating_sub(LINES_MAX);
+    if more > 0 {
+        lines.truncate(LINES_MAX);
+        lines.push(format!("    and {more} more"));
+    }
+    lines
 }
 
 /// Where nothing can be redrawn, a machine gets a line when it has waited long for the same thing, and one for each thing.
@@ -168,6 +177,13 @@ mod tests {
             lines(&machines),
             ["    lab-controlplane-1  booting", "    lab-worker-1        no answer"]
         );
+    }
+
+    #[test]
+    fn lines_of_many_machines_are_bounded() {
+        let machines: Vec<_> = (0..200).map(|number| state(&number.to_string(), "booting")).collect();
+        let lines = lines(&machines);
+        assert_eq!((lines.len(), lines[LINES_MAX].as_str()), (LINES_MAX + 1, "    and 190 more"));
     }
 
     #[test]

@@ -18,6 +18,10 @@ const UP_MAX: Duration = Duration::from_secs(300);
 /// Longest wait for pods to run.
 const PODS_MAX: Duration = Duration::from_secs(300);
 
+/// What a stopped cluster may take until all of it is ready again. A kubelet that waits for an API server which itself
+/// waits for the kubelet takes minutes.
+const RESTART_MAX: Duration = Duration::from_secs(90);
+
 /// Memory of init, machined, apid and trustd on a control plane with Kubernetes.
 const DAEMONS_KIB_MAX: u64 = 40 * 1024;
 /// How long the API may not answer when a control plane is lost.
@@ -39,7 +43,7 @@ fn a_cluster_runs_pods_and_survives_its_components() {
     println!("3 control planes and 1 worker healthy after {:.1} s", up.as_secs_f64());
     assert!(up < UP_MAX, "{up:?}");
 
-    let story: [(&str, Part); 8] = [
+    let story: [(&str, Part); 9] = [
         ("nodes are ready and carry the original's marks", |fleet| soon(fleet, nodes)),
         ("etcd has three voting members", |fleet| soon(fleet, members)),
         ("pods reach a service by name across nodes", services),
@@ -47,6 +51,7 @@ fn a_cluster_runs_pods_and_survives_its_components() {
         ("health finds nothing wrong, from both sides", health),
         ("our daemons need little beside it", budgets),
         ("machines restart in turn and no write is lost", reboots),
+        ("a stopped cluster starts again in about the time of a first start", restart),
         ("a control plane is lost and the API answers on", loss),
     ];
     tell(&fleet, &story);
@@ -285,6 +290,24 @@ fn write_until(fleet: &Fleet, done: &AtomicBool, away: &AtomicU8) -> Result<()> 
     }
     println!("    {writes} writes, {again} of them at the second try, none lost");
     ensure!(writes > 10, "only {writes} writes");
+    Ok(())
+}
+
+/// All machines stop and start together: no API server is left that a kubelet could ask.
+fn restart(fleet: &Fleet) -> Result<()> {
+    fleet.ok(&["cluster", "stop", "--name", fleet.name()])?;
+    let start = Instant::now();
+    fleet.ok(&["cluster", "start", "--name", fleet.name()])?;
+    eventually("all of a restarted cluster is ready", RESTART_MAX, || {
+        std::thread::sleep(Duration::from_millis(300));
+        // The nodes' last word from before the stop would be "ready" too: each machine's own server must answer.
+        (0..=3).try_for_each(|number| own_server(fleet, number))?;
+        nodes(fleet).and_then(|()| members(fleet))?;
+        health(fleet)
+    })?;
+    let took = start.elapsed();
+    println!("    ready again after {:.1} s", took.as_secs_f64());
+    ensure!(took < RESTART_MAX, "{took:?}, {RESTART_MAX:?} at most");
     Ok(())
 }
 

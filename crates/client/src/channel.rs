@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -16,14 +15,11 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use ichor_rpc::ClientTls;
 use ichor_rpc::dial::{self, DialError, Endpoint};
+use ichor_types::deadlines::{DIAL_ENDPOINT, DIAL_ENDPOINT_STAGGER};
 use tokio::sync::Mutex;
 use tonic::Status;
 use tonic::body::Body;
 
-/// How long one endpoint may take to accept the connection and finish TLS.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an endpoint may be silent before the next one is tried beside it.
-const STAGGER: Duration = Duration::from_millis(250);
 /// Windows: the connection's much larger than a stream's, so that a stream nobody reads stops no other.
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
@@ -100,7 +96,7 @@ impl Inner {
                 None if running.is_empty() => return Err(Unreachable(errors)),
                 None => {}
             }
-            let silent = if waiting.len() == 0 { CONNECT_TIMEOUT * 2 } else { STAGGER };
+            let silent = if waiting.len() == 0 { DIAL_ENDPOINT * 2 } else { DIAL_ENDPOINT_STAGGER };
             match tokio::time::timeout(silent, running.next()).await {
                 Ok(Some(Ok(connection))) => return Ok(connection),
                 Ok(Some(Err(error))) => errors.push(error),
@@ -111,7 +107,7 @@ impl Inner {
 
     async fn open_one(&self, endpoint: &Endpoint) -> Result<Connection, DialError> {
         let (stream, peer) =
-            match tokio::time::timeout(CONNECT_TIMEOUT, dial::stream(endpoint, &self.tls)).await {
+            match tokio::time::timeout(DIAL_ENDPOINT, dial::stream(endpoint, &self.tls)).await {
                 Ok(opened) => opened?,
                 Err(_) => return Err(DialError::Timeout { endpoint: endpoint.clone() }),
             };

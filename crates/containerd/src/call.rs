@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ichor_rpc::{Channel, Dialer, Raw};
+use ichor_types::deadlines::CALL_CONTAINERD;
 use prost::Message;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 
 use crate::Client;
 
-/// A call that is not a pull answers within this.
-const CALL_MAX: Duration = Duration::from_secs(10);
 /// The largest answer taken: a few thousand containers with their specs.
 const ANSWER_MAX: usize = 16 << 20;
 /// The header that names the namespace.
@@ -31,7 +30,7 @@ impl Client {
         namespace: &str,
         request: &impl Message,
     ) -> Result<R, Status> {
-        self.call_within(method, namespace, request, CALL_MAX).await
+        self.call_within(method, namespace, request, CALL_CONTAINERD).await
     }
 
     /// The same, for methods that take their time.
@@ -53,7 +52,7 @@ impl Client {
         namespace: &str,
         request: &impl Message,
     ) -> Result<Vec<R>, Status> {
-        let answers = self.bytes(method, namespace, request.encode_to_vec().into(), CALL_MAX).await?;
+        let answers = self.bytes(method, namespace, request.encode_to_vec().into(), CALL_CONTAINERD).await?;
         answers.into_iter().map(decode).collect()
     }
 

@@ -1,7 +1,6 @@
 //! Images: which there are, and one more.
 
-use std::time::Duration;
-
+use ichor_types::deadlines::CALL_CONTAINERD_PULL;
 use ichor_wire::containerd::{
     Image as Wire, ImageStore, ListImagesRequest, ListImagesResponse, OciRegistry, Platform,
     ReadContentRequest, ReadContentResponse, TransferRequest, image_store, oci_registry,
@@ -15,8 +14,6 @@ use crate::{Client, KUBERNETES};
 
 /// The longest manifest that is read.
 const MANIFEST_MAX: i64 = 4 << 20;
-/// Time for a whole pull.
-const PULL_MAX: Duration = Duration::from_secs(20 * 60);
 /// Where the configuration of registries is.
 const HOSTS: &str = "/etc/cri/conf.d/hosts";
 
@@ -89,7 +86,9 @@ impl Client {
         if namespace == KUBERNETES {
             // This way uses the mirrors and credentials configured for Kubernetes.
             let request = PullImageRequest { image: Some(ImageSpec { image: reference.to_owned() }) };
-            return self.call_within("/runtime.v1.ImageService/PullImage", "", &request, PULL_MAX).await;
+            return self
+                .call_within("/runtime.v1.ImageService/PullImage", "", &request, CALL_CONTAINERD_PULL)
+                .await;
         }
         self.transfer(namespace, reference).await
     }
@@ -110,8 +109,13 @@ impl Client {
             source: Some(any("containerd.types.transfer.OCIRegistry", &source)),
             destination: Some(any("containerd.types.transfer.ImageStore", &destination)),
         };
-        self.call_within("/containerd.services.transfer.v1.Transfer/Transfer", namespace, &request, PULL_MAX)
-            .await
+        self.call_within(
+            "/containerd.services.transfer.v1.Transfer/Transfer",
+            namespace,
+            &request,
+            CALL_CONTAINERD_PULL,
+        )
+        .await
     }
 
     /// The configuration of an image for this platform.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ichor_pki::seal::SealKey;
 use ichor_rpc::{Channel, Endpoint as Address};
+use ichor_types::deadlines::{CALL_DISCOVERY_HELLO, CALL_DISCOVERY_PUSH};
 use ichor_wire::discovery::server as wire;
 use ichor_wire::discovery::server::cluster_client::ClusterClient;
 use tokio::sync::{Notify, watch};
@@ -17,8 +18,6 @@ use crate::affiliate::{Affiliate, Endpoint, address, seal_endpoint};
 
 /// How long a service should remember this node; it is told again at half of it.
 pub const TTL: Duration = Duration::from_secs(30 * 60);
-const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-const PUSH_TIMEOUT: Duration = Duration::from_secs(30);
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// Redirects followed in a row.
@@ -118,7 +117,7 @@ impl Client {
             affiliate_id: self.options.affiliate_id.clone(),
         };
         let mut client = ClusterClient::new((self.options.dial)(&self.options.endpoint));
-        within(HELLO_TIMEOUT, client.affiliate_delete(self.request(request))).await.map(drop)
+        within(CALL_DISCOVERY_HELLO, client.affiliate_delete(self.request(request))).await.map(drop)
     }
 
     /// Keeps in touch with the service until it is dropped.
@@ -174,7 +173,7 @@ impl Client {
             cluster_id: cluster_id.clone(),
             client_version: self.options.version.clone(),
         };
-        let hello = within(HELLO_TIMEOUT, client.hello(self.request(hello))).await?.into_inner();
+        let hello = within(CALL_DISCOVERY_HELLO, client.hello(self.request(hello))).await?.into_inner();
         if let Some(redirect) = hello.redirect.filter(|redirect| !redirect.endpoint.is_empty()) {
             let next = redirect_address(&redirect.endpoint).ok_or_else(|| {
                 Status::internal(format!("it redirects to {:?}, which is no address", redirect.endpoint))
@@ -189,9 +188,10 @@ impl Client {
         self.changed.notify_one();
 
         let mut local = self.local.subscribe();
-        let mut watch = within(HELLO_TIMEOUT, client.watch(self.request(wire::WatchRequest { cluster_id })))
-            .await?
-            .into_inner();
+        let mut watch =
+            within(CALL_DISCOVERY_HELLO, client.watch(self.request(wire::WatchRequest { cluster_id })))
+                .await?
+                .into_inner();
         let first = local.borrow_and_update().clone();
         self.push(&mut client, first).await?;
         let mut refresh = tokio::time::interval_at(tokio::time::Instant::now() + TTL / 2, TTL / 2);
@@ -243,7 +243,7 @@ impl Client {
             }
             Ok(())
         };
-        within(PUSH_TIMEOUT, all).await
+        within(CALL_DISCOVERY_PUSH, all).await
     }
 
     /// Takes in what the service told.

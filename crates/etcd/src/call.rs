@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, FuturesUnordered};
 use ichor_rpc::{Channel, Raw};
+use ichor_types::deadlines::{CALL_ETCD, CALL_ETCD_CHANGE, DIAL_ETCD, DIAL_ETCD_STAGGER};
 use prost::Message;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataValue;
@@ -13,15 +14,6 @@ use tonic::{Code, Request, Status, Streaming};
 
 use crate::Client;
 
-/// Time for a connection. A member listens before it serves; what it tells the others of itself first may take it seven
-/// seconds and a second try.
-const DIAL_MAX: Duration = Duration::from_secs(10);
-/// The next member is dialed this much later.
-const STAGGER: Duration = Duration::from_millis(150);
-/// Time for a call that answers once.
-pub(crate) const CALL_MAX: Duration = Duration::from_secs(15);
-/// Time for a change of the members.
-const CHANGE_MAX: Duration = Duration::from_secs(2);
 /// The largest answer taken; etcd itself takes requests of 1.5 MiB.
 const ANSWER_MAX: usize = 16 << 20;
 
@@ -42,7 +34,7 @@ impl Client {
         method: &'static str,
         request: &impl Message,
     ) -> Result<R, Status> {
-        decode(self.unary(kind, method, request.encode_to_vec().into(), CALL_MAX).await?)
+        decode(self.unary(kind, method, request.encode_to_vec().into(), CALL_ETCD).await?)
     }
 
     /// Changes the members. Of two changes at once etcd forgets one without a word, so that waiting longer is in vain.
@@ -51,7 +43,7 @@ impl Client {
         method: &'static str,
         request: &impl Message,
     ) -> Result<R, Status> {
-        decode(self.unary(Kind::Write, method, request.encode_to_vec().into(), CHANGE_MAX).await?)
+        decode(self.unary(Kind::Write, method, request.encode_to_vec().into(), CALL_ETCD_CHANGE).await?)
     }
 
     /// The same, for methods that take their time.
@@ -98,7 +90,7 @@ impl Client {
         let mut dials: FuturesUnordered<_> = untried
             .enumerate()
             .map(|(place, number)| async move {
-                tokio::time::sleep(STAGGER * u32::try_from(place).unwrap_or(u32::MAX)).await;
+                tokio::time::sleep(DIAL_ETCD_STAGGER * u32::try_from(place).unwrap_or(u32::MAX)).await;
                 dial(&self.members[number].1).await.map(|()| number).map_err(|error| (number, error))
             })
             .collect();
@@ -144,7 +136,7 @@ impl Client {
 }
 
 async fn dial(channel: &Channel) -> Result<(), Status> {
-    match tokio::time::timeout(DIAL_MAX, channel.connect()).await {
+    match tokio::time::timeout(DIAL_ETCD, channel.connect()).await {
         Ok(done) => done,
         Err(_) => Err(Status::unavailable("etcd took no connection in time")),
     }

@@ -1,10 +1,9 @@
 //! Members, alarms and upkeep.
 
-use std::time::Duration;
-
 use prost::Message;
 use tonic::Status;
 
+use ichor_types::deadlines::CALL_ETCD_DEFRAGMENT;
 use ichor_wire::etcd::{
     AlarmMember, AlarmRequest, AlarmResponse, DowngradeRequest, DowngradeResponse, Headed, Member,
     MemberAddRequest, MemberAddResponse, MemberId, MemberListRequest, MemberListResponse,
@@ -13,9 +12,6 @@ use ichor_wire::etcd::{
 
 use crate::Client;
 use crate::call::Kind::{self, Read, Write};
-
-/// A defragmentation stops the member for as long as it takes.
-const DEFRAGMENT_MAX: Duration = Duration::from_secs(300);
 
 /// What is wrong with a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +105,7 @@ impl Client {
     /// Gives space inside of the database back to the file system.
     pub async fn defragment(&self) -> Result<(), Status> {
         let body = Nothing {}.encode_to_vec().into();
-        self.unary(Write, "/etcdserverpb.Maintenance/Defragment", body, DEFRAGMENT_MAX).await.map(drop)
+        self.unary(Write, "/etcdserverpb.Maintenance/Defragment", body, CALL_ETCD_DEFRAGMENT).await.map(drop)
     }
 
     /// Makes another member the leader. Only the leader can.

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Status;
 
+use ichor_types::deadlines::CALL_ETCD_UNLOCK;
 use ichor_wire::etcd::{
     Compare, Headed, LeaseGrantRequest, LeaseGrantResponse, LeaseId, LeaseKeepAliveResponse, PutRequest,
     RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse, compare,
@@ -22,8 +23,6 @@ use crate::kv::after_prefix;
 const WATCH_MAX: Duration = Duration::from_secs(60);
 /// Before a watch that could not be had is tried again.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long giving a lock back may take.
-const UNLOCK_MAX: Duration = Duration::from_secs(30);
 
 /// A lock that is held. Dropped, it is given back in the background.
 #[derive(Debug)]
@@ -203,7 +202,7 @@ async fn keep(
     }
     let request = LeaseId { id: lease };
     let revoke = client.call::<Headed>(Write, "/etcdserverpb.Lease/LeaseRevoke", &request);
-    if let Ok(Err(error)) = tokio::time::timeout(UNLOCK_MAX, revoke).await {
+    if let Ok(Err(error)) = tokio::time::timeout(CALL_ETCD_UNLOCK, revoke).await {
         tracing::debug!(%error, "a lease stays until its time is over");
     }
 }

@@ -13,6 +13,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use ichor_types::deadlines::{DIAL_HTTP, HTTP_STALL};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
@@ -20,10 +21,6 @@ use tokio::time::timeout;
 
 use crate::body::{Pieces, RequestBody, empty};
 
-/// Time for a TCP connection.
-const CONNECT_MAX: Duration = Duration::from_secs(30);
-/// Time without a byte of a response before the connection is given up.
-const STALL_MAX: Duration = Duration::from_secs(60);
 /// Unused connections are closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Unused connections to one host.
@@ -173,7 +170,7 @@ impl Client {
         let tls = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(CONNECT_MAX));
+        tcp.set_connect_timeout(Some(DIAL_HTTP));
         tcp.set_nodelay(true);
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls)
@@ -212,7 +209,7 @@ impl Client {
         request.headers_mut().entry(USER_AGENT).or_insert(agent);
         match timeout(limit, self.pool.request(request)).await {
             Err(_) => Err(ClientError::Timeout { url, limit }),
-            Ok(Ok(response)) => Ok(response.map(|body| Pieces::new(body, STALL_MAX))),
+            Ok(Ok(response)) => Ok(response.map(|body| Pieces::new(body, HTTP_STALL))),
             Ok(Err(error)) => {
                 Err(ClientError::Exchange { connect: error.is_connect(), text: causes(&error), url })
             }

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use ichor_types::deadlines::CALL_KUBERNETES;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -17,8 +17,6 @@ use crate::watch::Watch;
 
 /// The largest answer.
 const BODY_MAX: usize = 16 << 20;
-/// Time for a call, its whole answer included.
-const CALL_MAX: Duration = Duration::from_secs(30);
 /// Groups that are remembered; real clusters have a few dozen.
 const GROUPS_MAX: usize = 512;
 
@@ -394,12 +392,12 @@ impl Client {
         what: &str,
         attempt: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        match timeout(CALL_MAX, attempt).await {
+        match timeout(CALL_KUBERNETES, attempt).await {
             Ok(result) => result,
             Err(_) => {
                 // A peer that hangs is not waited for twice.
                 self.reset();
-                Err(Error::Timeout { what: what.to_owned(), seconds: CALL_MAX.as_secs() })
+                Err(Error::Timeout { what: what.to_owned(), seconds: CALL_KUBERNETES.as_secs() })
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -13,14 +12,12 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use ichor_rpc::dial::DialError;
 use ichor_rpc::{Dialer, Endpoint};
+use ichor_types::deadlines::DIAL_KUBERNETES;
 use tokio::time::timeout;
 use tonic::body::Body;
 
 use crate::error::{Error, chain};
 use crate::transport::{Chunks, Reply, Request, Transport};
-
-/// Time for a TCP connection and its TLS handshake: servers are near.
-const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Http2 {
     endpoint: Endpoint,
@@ -50,7 +47,7 @@ impl Http2 {
             return Ok(sender);
         }
         let late = |_| Err(DialError::Timeout { endpoint: self.endpoint.clone() });
-        let dialed = timeout(CONNECT_MAX, self.dialer.open()).await.unwrap_or_else(late);
+        let dialed = timeout(DIAL_KUBERNETES, self.dialer.open()).await.unwrap_or_else(late);
         let sender = dialed.map_err(|cause| Error::Connect { server: self.endpoint.to_string(), cause })?;
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender.clone());
         Ok(sender)

@@ -1,7 +1,6 @@
 //! A list, followed by what changes in it.
 
-use std::time::Duration;
-
+use ichor_types::deadlines::WATCH_KUBERNETES_SILENCE;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -12,8 +11,6 @@ use crate::transport::Chunks;
 
 /// The largest event.
 const EVENT_MAX: usize = 4 << 20;
-/// The server sends a bookmark about every minute; one that says nothing for longer is gone.
-const SILENCE_MAX: Duration = Duration::from_secs(150);
 /// After this long the server ends a watch, and a new one goes on: connections spread anew over servers.
 const SECONDS: &str = "1800";
 
@@ -122,10 +119,10 @@ impl Watch {
     async fn read(&mut self) -> Result<Option<Event>, Error> {
         let what = || format!("watch {}", self.kind.path(&self.namespace));
         let Some(stream) = &mut self.stream else { return Ok(None) };
-        let line = match timeout(SILENCE_MAX, stream.next()).await {
+        let line = match timeout(WATCH_KUBERNETES_SILENCE, stream.next()).await {
             Err(_) => {
                 self.client.reset();
-                return Err(Error::Timeout { what: what(), seconds: SILENCE_MAX.as_secs() });
+                return Err(Error::Timeout { what: what(), seconds: WATCH_KUBERNETES_SILENCE.as_secs() });
             }
             Ok(Err(Trouble::TooLong)) => return Err(Error::TooLarge { what: what(), limit: EVENT_MAX }),
             Ok(Err(Trouble::Broken(text))) => return Err(Error::Broken { what: what(), text }),

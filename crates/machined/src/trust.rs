@@ -13,13 +13,11 @@ use tonic::metadata::MetadataValue;
 use ichor_ctl_cluster::service::Service;
 use ichor_ctl_secrets::{Resolve, SignError, SignRequest, Signed, TrustService};
 use ichor_rpc::{Channel, ClientTls, Dialer, Endpoint};
+use ichor_types::deadlines::{CALL_TRUSTD, RESOLVE};
 use ichor_wire::securityapi::CertificateRequest;
 use ichor_wire::securityapi::security_service_client::SecurityServiceClient;
 
 use crate::daemons::TRUSTD_PORT;
-
-/// One control plane machine gets this long.
-const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
 /// The next control plane machine is asked when those before have not answered within this.
 const HEAD_START: Duration = Duration::from_millis(100);
@@ -33,9 +31,6 @@ const ROUND_SURE: usize = 16;
 
 /// Reasons that a failed round tells.
 const REASONS: usize = 8;
-
-/// Names resolve within this, or not at all.
-const RESOLVE_MAX: Duration = Duration::from_secs(10);
 
 /// Asks trustd on the control plane machines, side by side.
 #[derive(Debug, Clone)]
@@ -68,9 +63,9 @@ impl TrustClient {
         request: &SignRequest,
     ) -> (IpAddr, Result<Signed, String>) {
         let endpoint = Endpoint::new(address.to_string(), self.port);
-        let signed = match tokio::time::timeout(ATTEMPT_MAX, ask(endpoint, tls, request)).await {
+        let signed = match tokio::time::timeout(CALL_TRUSTD, ask(endpoint, tls, request)).await {
             Ok(answer) => answer,
-            Err(_) => Err(format!("no answer within {} s", ATTEMPT_MAX.as_secs())),
+            Err(_) => Err(format!("no answer within {} s", CALL_TRUSTD.as_secs())),
         };
         (address, signed)
     }
@@ -164,7 +159,7 @@ pub struct SystemResolver;
 
 impl Resolve for SystemResolver {
     async fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>> {
-        let found = tokio::time::timeout(RESOLVE_MAX, tokio::net::lookup_host((host, 0))).await;
+        let found = tokio::time::timeout(RESOLVE, tokio::net::lookup_host((host, 0))).await;
         let found = found.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         let mut addresses: Vec<IpAddr> = found.map(|address| address.ip()).collect();
         addresses.sort_unstable();

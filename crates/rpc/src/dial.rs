@@ -6,13 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http_body::Body;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::TokioIo;
+use ichor_types::deadlines::DIAL;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::sync::Semaphore;
@@ -27,9 +27,6 @@ use crate::members::Members;
 use crate::tls::ClientTls;
 use crate::transport::{Gather, Transport};
 use crate::{http2, socket, status};
-
-/// Time for a TCP connection and its TLS handshake.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A host and port to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -246,7 +243,7 @@ impl Dialer {
                     begin(Transport::Tcp(connect_tcp(endpoint, &[]).await?), Hop::Remote, cut).await
                 };
                 let late = |_| DialError::Timeout { endpoint: Endpoint::clone(endpoint) };
-                timeout(CONNECT_TIMEOUT, attempt).await.map_err(late)?
+                timeout(DIAL, attempt).await.map_err(late)?
             }
             Dialer::Tls(tls) => tls.connect(cut, dials).await,
         }
@@ -280,7 +277,7 @@ impl TlsDialer {
                 let tls = connect_tls(endpoint, name, stream, &self.tls).await?;
                 begin(Transport::tls(tls), self.hop, cut.clone()).await
             };
-            match timeout(CONNECT_TIMEOUT, attempt).await {
+            match timeout(DIAL, attempt).await {
                 Ok(Ok(sender)) => return Ok(sender),
                 Ok(Err(error)) => last = error,
                 Err(_) => last = DialError::Timeout { endpoint: endpoint.clone() },
@@ -323,7 +320,7 @@ async fn connect_tcp(endpoint: &Endpoint, known: &[IpAddr]) -> Result<TcpStream,
 /// Connects to the first of `addresses` that accepts. One that does not answer leaves time for the next.
 async fn connect_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut last = io::ErrorKind::AddrNotAvailable.into();
-    let share = CONNECT_TIMEOUT / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+    let share = DIAL / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
     for address in addresses {
         match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),

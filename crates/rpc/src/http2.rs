@@ -8,6 +8,7 @@ use std::time::Duration;
 use hyper::client::conn::http2 as client;
 use hyper::server::conn::http2 as server;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use ichor_types::deadlines::PING;
 
 /// Window of one stream.
 pub const STREAM_WINDOW: u32 = 262_144;
@@ -28,7 +29,6 @@ const SEND_BUFFER: usize = 400 * 1024;
 const REPLY_HEADER_LIST_MAX: u32 = 1024 * 1024;
 /// A peer that does not answer a ping for this long, once a minute, is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Resets that a peer may cause before it is cut: rapid resets cost more than they look.
 const RESETS_MAX: usize = 1024;
 
@@ -87,7 +87,7 @@ pub(crate) fn server(limits: Http2Limits) -> server::Builder<TokioExecutor> {
         .max_local_error_reset_streams(RESETS_MAX)
         .max_pending_accept_reset_streams(RESETS_MAX)
         .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT)
+        .keep_alive_timeout(PING)
         .auto_date_header(false);
     builder
 }

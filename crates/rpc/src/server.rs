@@ -36,6 +36,7 @@ use crate::peer::{PeerCredentials, PeerIdentity, Reader};
 use crate::transport::{Transport, Turns, hold};
 use crate::{http2, socket, status};
 pub use boxed::{Boxed, Make, serve_tls_boxed, serve_unix_boxed};
+use ichor_types::deadlines;
 use register::{Register, Ticket};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -78,14 +79,12 @@ impl Default for Limits {
         Self {
             connections: 1024,
             handshakes: 256,
-            handshake: Duration::from_secs(10),
-            preface: Duration::from_secs(10),
+            handshake: deadlines::HANDSHAKE,
+            preface: deadlines::PREFACE,
             first_call: None,
             share: None,
             idle: Duration::from_secs(30 * 60),
-            // Unary calls end within this; streams that follow something would never end by themselves,
-            // and a machine that goes down must not wait for them.
-            drain: Duration::from_secs(1),
+            drain: deadlines::DRAIN,
             http2: Http2Limits::default(),
             bodies: None,
         }

@@ -18,6 +18,7 @@ use ichor_rpc::ledger::Ledger;
 use ichor_rpc::server::{Boxed, Grpc, Limits, serve_tls_boxed};
 use ichor_rpc::services::Services;
 use ichor_rpc::{Channel, Dialer, ServerTls, caller};
+use ichor_types::deadlines;
 use ichor_wire::securityapi::security_service_server::{SecurityService, SecurityServiceServer};
 use ichor_wire::securityapi::{CertificateRequest, CertificateResponse};
 use jiff::Timestamp;
@@ -40,12 +41,12 @@ fn limits() -> Limits {
     Limits {
         connections: 1280,
         handshakes: 64,
-        handshake: Duration::from_secs(10),
-        preface: Duration::from_secs(5),
-        first_call: Some(Duration::from_secs(10)),
+        handshake: deadlines::HANDSHAKE,
+        preface: deadlines::PREFACE_TRUSTD,
+        first_call: Some(deadlines::FIRST_CALL_TRUSTD),
         share: Some(64),
         idle: Duration::from_secs(60),
-        drain: Duration::from_secs(1),
+        drain: deadlines::DRAIN,
         // A node has a watch open and now and then tells of itself.
         http2: Http2Limits {
             streams: 16,
@@ -61,10 +62,10 @@ fn limits() -> Limits {
             small: 16 * 1024,
             reserve: 2 * 1024 * 1024,
             waiting: 64,
-            wait: Duration::from_secs(2),
-            stall: Duration::from_millis(500),
+            wait: deadlines::BODY_ROOM_TRUSTD,
+            stall: deadlines::BODY_STALL_TRUSTD,
             rate: 64 * 1024,
-            deadline: Duration::from_secs(5),
+            deadline: deadlines::BODY_TRUSTD,
         })),
     }
 }

@@ -3,6 +3,7 @@
 pub mod base62;
 pub mod cmdline;
 pub mod contract;
+pub mod deadlines;
 pub mod duration;
 pub mod hardware_addr;
 pub mod machine_type;

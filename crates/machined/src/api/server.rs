@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +23,7 @@ use ichor_rpc::peer::PeerIdentity;
 use ichor_rpc::server::{Boxed, Grpc, Limits, Make, serve_tls_boxed, serve_unix_boxed};
 use ichor_rpc::services::Services;
 use ichor_rpc::{ServerTls, roles};
+use ichor_types::deadlines;
 use ichor_wire::cluster::cluster_service_server::ClusterServiceServer;
 use ichor_wire::ichor::node::audit_service_server::AuditServiceServer;
 use ichor_wire::ichor::node::node_service_server::NodeServiceServer;
@@ -63,10 +63,10 @@ fn machine_limits() -> Limits {
         small: 64 * KIB,
         reserve: 8 * MIB,
         waiting: 128,
-        wait: Duration::from_secs(10),
-        stall: Duration::from_secs(1),
+        wait: deadlines::BODY_ROOM,
+        stall: deadlines::BODY_STALL,
         rate: 256 * KIB,
-        deadline: Duration::from_secs(30),
+        deadline: deadlines::BODY_MACHINE,
     };
     Limits { http2: Http2Limits::LOCAL, bodies: Some(BodyBudget::new(bodies)), ..Limits::default() }
 }
@@ -80,10 +80,10 @@ fn runtime_limits() -> Limits {
         small: 4 * KIB,
         reserve: MIB / 4,
         waiting: 32,
-        wait: Duration::from_secs(10),
-        stall: Duration::from_secs(1),
+        wait: deadlines::BODY_ROOM,
+        stall: deadlines::BODY_STALL,
         rate: 256 * KIB,
-        deadline: Duration::from_secs(10),
+        deadline: deadlines::BODY,
     };
     Limits { http2: Http2Limits::LOCAL, bodies: Some(BodyBudget::new(bodies)), ..Limits::default() }
 }
@@ -97,15 +97,15 @@ fn maintenance_limits() -> Limits {
         small: 64 * KIB,
         reserve: 4 * MIB,
         waiting: 32,
-        wait: Duration::from_secs(10),
-        stall: Duration::from_secs(1),
+        wait: deadlines::BODY_ROOM,
+        stall: deadlines::BODY_STALL,
         rate: 128 * KIB,
-        deadline: Duration::from_secs(10),
+        deadline: deadlines::BODY,
     };
     Limits {
         connections: 128,
         handshakes: 64,
-        first_call: Some(Duration::from_secs(30)),
+        first_call: Some(deadlines::FIRST_CALL_MAINTENANCE),
         share: Some(16),
         http2: Http2Limits {
             streams: 32,

@@ -23,6 +23,9 @@ WORKERS     ?= 1
 export CARGO_TARGET_DIR := $(TARGET_DIR)
 export PATH := $(CURDIR)/build/tools/go/bin:$(HOME)/.cargo/bin:$(PATH)
 
+# The same for every step: two programs hold it, and would be built anew with all their tests where it differs.
+export ICHOR_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+
 # A run from an empty cache gains nothing from incremental builds and pays for them in disk.
 ifdef CI
 export CARGO_INCREMENTAL := 0
@@ -38,8 +41,7 @@ help: ## What there is to make
 setup: ## Install what building and testing need (apt packages, toolchains)
 	@scripts/setup
 
-COMPILE = ICHOR_COMMIT=$$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown) \
-	$(CARGO) build --profile $(PROFILE) --locked $(SELECT)
+COMPILE = $(CARGO) build --profile $(PROFILE) --locked $(SELECT)
 XTASK = $(BUILT)/ichor-xtask
 
 .PHONY: build

@@ -294,18 +294,29 @@ fn redirect<B>(from: &Uri, response: &Response<B>) -> Result<Option<Uri>, Client
         _ => return Ok(None),
     }
     let bad = |reason| ClientError::Address { url: shown(from), reason };
-    let next = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-    let next: Uri = next
-        .and_then(|next| next.parse().ok())
-        .ok_or_else(|| bad("the server redirects to no valid address"))?;
-    if next.scheme().is_some() {
-        let weaker = from.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS);
-        return if weaker { Err(bad("the server redirects from https to http")) } else { Ok(Some(next)) };
+    let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let next = resolve(from, location).ok_or_else(|| bad("the server redirects to no valid address"))?;
+    if from.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS) {
+        return Err(bad("the server redirects from https to http"));
     }
-    let mut parts = next.into_parts();
-    parts.scheme = from.scheme().cloned();
-    parts.authority = parts.authority.or_else(|| from.authority().cloned());
-    Uri::from_parts(parts).map(Some).map_err(|_| bad("the server redirects to no valid address"))
+    Ok(Some(next))
+}
+
+/// The address that `location` means on a page at `from`: a whole one, or what differs.
+fn resolve(from: &Uri, location: &str) -> Option<Uri> {
+    let (scheme, authority, path) = (from.scheme_str()?, from.authority()?, from.path());
+    let folder = path.rfind('/').map_or("/", |end| &path[..=end]);
+    let whole = match location {
+        "" => return None,
+        _ if location.split(['/', '?', '#']).next().is_some_and(|start| start.contains(':')) => {
+            location.to_owned()
+        }
+        _ if location.starts_with("//") => format!("{scheme}:{location}"),
+        _ if location.starts_with('/') => format!("{scheme}://{authority}{location}"),
+        _ if location.starts_with('?') => format!("{scheme}://{authority}{path}{location}"),
+        _ => format!("{scheme}://{authority}{folder}{location}"),
+    };
+    whole.parse().ok().filter(|next: &Uri| next.scheme().is_some() && next.authority().is_some())
 }
 
 /// An address without what may be secret in it.
@@ -324,4 +335,28 @@ fn causes(error: &(dyn std::error::Error + 'static)) -> String {
         next = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirect_names_a_whole_address_or_what_differs() {
+        let from: Uri = "https://one.test:8443/folder/page?query".parse().unwrap();
+        for (location, wanted) in [
+            ("http://two.test/page", Some("http://two.test/page")),
+            ("//two.test/page", Some("https://two.test/page")),
+            ("/page?a=b:c", Some("https://one.test:8443/page?a=b:c")),
+            ("next.yaml", Some("https://one.test:8443/folder/next.yaml")),
+            ("deeper/next.yaml", Some("https://one.test:8443/folder/deeper/next.yaml")),
+            ("?again", Some("https://one.test:8443/folder/page?again")),
+            ("", None),
+            ("mailto:somebody", None),
+            ("http://", None),
+        ] {
+            let found = resolve(&from, location).map(|next| next.to_string());
+            assert_eq!(found.as_deref(), wanted, "{location}");
+        }
+    }
 }

@@ -168,6 +168,12 @@ fn watch(seen: &Seen) -> Answer {
     ])
 }
 
+/// What the program under test was built from.
+const COMMIT: &str = match option_env!("ICHOR_COMMIT") {
+    Some(commit) => commit,
+    None => "undefined",
+};
+
 fn node() -> Methods {
     Methods::default().on(VERSION, version).on(LIST, list).on(GET, get).on(WATCH, watch).on(
         "/machine.MachineService/Memory",
@@ -185,7 +191,7 @@ fn version_of_one_machine_shows_client_and_server() {
     expect![[r#"
         Client:
         	Tag:         v1.12.1
-        	SHA:         undefined
+        	SHA:         COMMIT
         	Built:       
         	Go version:  none (Ichor 0.1.0)
         	OS/Arch:     linux/amd64
@@ -198,7 +204,7 @@ fn version_of_one_machine_shows_client_and_server() {
         	OS/Arch:     linux/amd64
         	Enabled:     RBAC
     "#]]
-    .assert_eq(&fake.run(&["version"]).text());
+    .assert_eq(&fake.run(&["version"]).text().replace(COMMIT, "COMMIT"));
     let seen = &fake.calls(VERSION)[0];
     assert_eq!(seen.headers["nodes"], "10.5.0.2");
     assert_eq!(seen.headers["runtime"], "Talos");

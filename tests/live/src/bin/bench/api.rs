@@ -16,7 +16,7 @@ pub(crate) fn api(table: &mut Table, fleet: &Fleet) -> Result<()> {
 
     let one = load.run(&["-op", "version", "-c", "1"])?;
     table.add(Row::at_most("unary call, 1 caller, p50", one.p50, "ms", 0.35).original(0.53));
-    table.add(Row::at_most("unary call, 1 caller, p99", one.p99, "ms", 0.6).original(1.28));
+    table.add(Row::at_most("unary call, 1 caller, p99", one.p99, "ms", 1.0).original(1.28));
     let sixteen = load.run(&["-op", "version", "-c", "16"])?;
     table.add(Row::plain("unary call, 16 callers, rate", sixteen.rate, "/s"));
     table.add(Row::plain("unary call, 16 callers, CPU", sixteen.cpu, "µs").original(172.0));
@@ -30,8 +30,8 @@ pub(crate) fn api(table: &mut Table, fleet: &Fleet) -> Result<()> {
     let definitions = load.run(&["-op", rd, "-c", "16"])?;
     table.add(Row::at_most("get rd, 16 callers, CPU", definitions.cpu / 1e3, "ms", 0.8).original(7.6));
     let (connect, cpu) = load.connect()?;
-    table.add(Row::at_most("new connection and one call, p50", connect, "ms", 2.0).original(2.3));
-    table.add(Row::at_most("new connection and one call, server CPU", cpu, "ms", 0.7));
+    table.add(Row::at_most("new connection and one call, p50", connect, "ms", 3.0).original(2.3));
+    table.add(Row::at_most("new connection and one call, server CPU", cpu, "ms", 1.0));
     let last = load.fanout()?;
     table.add(Row::at_most("1 000 watches, apply → last delivery", last, "ms", 30.0).original(71.0));
     for (name, limit, known) in [("machined", 30.0, 163.0), ("apid", 24.0, 128.0)] {

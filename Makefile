@@ -57,7 +57,7 @@ build: setup ## Build bin/ichorctl and the node image (with what `make component
 	@ls -lh bin/ichorctl build/ichor build/rootfs.squashfs | awk '{print "    " $$9 "  " $$5}'
 
 .PHONY: release
-release: ## The same with full optimization, for publishing and measuring (takes minutes)
+release: ## The same with link-time optimization and for size, for publishing and measuring (takes minutes)
 	@$(MAKE) components build PROFILE=release
 
 .PHONY: components

@@ -41,11 +41,20 @@ help: ## What there is to make
 setup: ## Install what building and testing need (apt packages, toolchains)
 	@scripts/setup
 
-COMPILE = $(CARGO) build --profile $(PROFILE) --locked $(SELECT)
+# A release is optimized for what a node was seen to do (`make profile`): what it does often for speed, the rest for size.
+ifeq ($(PROFILE),release)
+SEEN := $(CURDIR)/build/release.profdata
+PROFILED := --config "target.$(TRIPLE).rustflags=['-C', 'profile-use=$(SEEN)', '-C', 'llvm-args=-disable-vp -no-pgo-warn-mismatch']"
+endif
+
+$(CURDIR)/build/release.profdata: crates/init/release.profdata.xz
+	@mkdir -p build && xz -dc $< > $@
+
+COMPILE = $(CARGO) $(PROFILED) build --profile $(PROFILE) --locked $(SELECT)
 XTASK = $(BUILT)/ichor-xtask
 
 .PHONY: build
-build: setup ## Build bin/ichorctl and the node image (with what `make components` built, where it did)
+build: setup $(SEEN) ## Build bin/ichorctl and the node image (with what `make components` built, where it did)
 	@$(call say,building the node and ichorctl ($(PROFILE)))
 	@$(COMPILE)
 	@mkdir -p bin build
@@ -57,11 +66,16 @@ build: setup ## Build bin/ichorctl and the node image (with what `make component
 	@ls -lh bin/ichorctl build/ichor build/rootfs.squashfs | awk '{print "    " $$9 "  " $$5}'
 
 .PHONY: release
-release: ## The same with link-time optimization and for size, for publishing and measuring (takes minutes)
+release: ## The same as it is published and measured: with link-time and profile-guided optimization (takes minutes)
 	@$(MAKE) components build PROFILE=release
 
+.PHONY: profile
+profile: setup ## Let a node work and write what it does often for `make release` (needs root; takes twice as long)
+	@$(COMPILE)
+	@XTASK=$(XTASK) SELECT="$(SELECT)" scripts/profile
+
 .PHONY: components
-components: setup ## Build Kubernetes, etcd, containerd and the rest, and the images of a cluster
+components: setup $(SEEN) ## Build Kubernetes, etcd, containerd and the rest, and the images of a cluster
 	@$(call say,components of a node)
 	@scripts/components
 	@$(COMPILE)

@@ -5,6 +5,7 @@ mod fields;
 mod image;
 mod images;
 mod initramfs;
+mod profile;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -13,11 +14,12 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask <chore>
 
 chores:
-  compat     write docs/compatibility.md and the list of ignored settings in docs/status.md
-  image      build build/rootfs.squashfs, the root image of a node
-  images     build build/images, the container images of a cluster as an OCI layout
-  initramfs  build build/vm/initramfs.cpio for a virtual machine; an argument names another top directory
-  tidy       check layering, module docs, file length, banned imports and words
+  compat       write docs/compatibility.md and the list of ignored settings in docs/status.md
+  image        build build/rootfs.squashfs, the root image of a node
+  images       build build/images, the container images of a cluster as an OCI layout
+  initramfs    build build/vm/initramfs.cpio for a virtual machine; an argument names another top directory
+  profile      read the counters of an instrumented process: TEMPLATE PROGRAM PID OUT
+  tidy         check layering, module docs, file length, banned imports and words
 ";
 
 fn main() -> ExitCode {
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         Some("image") => image::run(&root(), &args[1..]),
         Some("images") => images::run(&root(), &args[1..]),
         Some("initramfs") => initramfs::run(&args.get(1).map_or_else(root, PathBuf::from)),
+        Some("profile") => profile::run(&args[1..]),
         Some("tidy") => {
             tidy::run(&root()).and_then(|()| compat::check(&root())).and_then(|()| fields::check(&root()))
         }

@@ -122,6 +122,7 @@ test: setup ## All tests: units, live machines, parity with the original client,
 	@$(MAKE) components
 	@$(MAKE) build
 	@$(MAKE) test-live
+	@$(MAKE) test-conformance
 	@$(MAKE) test-parity
 	@$(MAKE) test-vm
 	@if [ -s build/flaky ]; then $(call say,flaky: passed at the second try only: $$(tr '\n' ' ' < build/flaky)); fi
@@ -166,6 +167,28 @@ test-upgrade: ## From the minor version of Kubernetes before to this one (builds
 	@$(COMPILE)
 	@$(XTASK) images --before
 	@ICHOR_ROOT=$(CURDIR) scripts/live kubernetes_upgrade
+
+# FOCUS=… runs the tests whose names match, BEFORE=1 those of the minor version before, LANES=… so many at the same time;
+# PATCH=FILE changes the machine configurations, KEEP=1 leaves the cluster running.
+CONFORMANCE = $(if $(FOCUS),--focus '$(FOCUS)') $(if $(BEFORE),--before) $(if $(LANES),--parallel $(LANES)) $(if $(PATCH),--patch '$(PATCH)') $(if $(KEEP),--keep)
+
+.PHONY: conformance
+conformance: components build conformance-images ## Kubernetes' own conformance tests on a local cluster (FOCUS=, BEFORE=1; takes an hour)
+	@$(call say,conformance tests of Kubernetes)
+	@XTASK=$(XTASK) scripts/conformance $(CONFORMANCE)
+
+.PHONY: conformance-images
+conformance-images: # The tests and the images they use (needs `make components`)
+	@$(call say,the tests of Kubernetes and their images)
+	@scripts/components debian busybox conformance$(if $(BEFORE),-before)
+	@$(if $(BEFORE),scripts/kubernetes-before)
+	@$(COMPILE)
+	@$(XTASK) images --conformance $(if $(BEFORE),--before)
+
+.PHONY: test-conformance
+test-conformance: conformance-images ## A few of Kubernetes' conformance tests (needs `make components build`)
+	@$(call say,conformance tests of Kubernetes: a few)
+	@XTASK=$(XTASK) scripts/conformance --smoke
 
 .PHONY: test-parity
 test-parity: ## The original's own client library as the judge (needs `make build`)

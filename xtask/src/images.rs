@@ -4,18 +4,19 @@
 //! registries of the world. The same programs give the same bytes: owners, times and order are fixed. Layers that
 //! images share, above all the one Kubernetes program, are stored once.
 
+mod conformance;
+mod layout;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
-const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+use self::layout::Layout;
+
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 /// A fair trade of time for size: seconds, not minutes, for the 136 MB of Kubernetes.
@@ -29,14 +30,20 @@ pub(crate) enum Entry {
     Link(String),
     /// A file with this text.
     Text(&'static str),
+    /// A program with this text.
+    Script(&'static str),
+    /// A program that runs as its owner, root.
+    Setuid(PathBuf),
+    /// A directory with this mode; those that only lead somewhere need not be named.
+    Directory(u32),
 }
 
 impl Entry {
     /// Where its bytes are, if they are somewhere.
     pub(crate) fn into_file(self) -> Option<PathBuf> {
         match self {
-            Self::File(path) => Some(path),
-            Self::Link(_) | Self::Text(_) => None,
+            Self::File(path) | Self::Setuid(path) => Some(path),
+            Self::Link(_) | Self::Text(_) | Self::Script(_) | Self::Directory(_) => None,
         }
     }
 }
@@ -47,35 +54,45 @@ pub(crate) type Layer = BTreeMap<String, Entry>;
 struct Image {
     name: String,
     layers: Vec<&'static str>,
-    entrypoint: &'static str,
+    entrypoint: Vec<&'static str>,
+    command: Vec<&'static str>,
 }
 
-/// Builds the layout; with `--before`, that of the Kubernetes of before, for the test of an upgrade.
+/// Builds the layout; with `--before`, that of the Kubernetes of before, and with `--conformance` together with the images of
+/// the tests of Kubernetes.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
-    let before = match args {
-        [] => "",
-        [flag] if flag == "--before" => "-before",
-        _ => bail!("images: there is --before, and nothing else"),
-    };
+    let (mut before, mut tests) = ("", "");
+    for arg in args {
+        match arg.as_str() {
+            "--before" => before = "-before",
+            "--conformance" => tests = "-conformance",
+            _ => bail!("images: there are --before and --conformance, and no {arg}"),
+        }
+    }
     let parts = root.join(format!("build/components{before}"));
     let versions =
         versions(&fs::read_to_string(root.join("components/versions")).context("read components/versions")?);
     let version =
         |name: &str| versions.get(name).cloned().with_context(|| format!("components/versions: no {name}"));
-    let images = images(&|name: &str| match name {
-        "kubernetes" => version(&format!("kubernetes{before}")),
-        _ => version(name),
-    })?;
-    let layers = layers(&parts)?;
+    let kubernetes = version(&format!("kubernetes{before}"))?;
+    let mut images = images(&kubernetes, &version)?;
+    let mut layers = layers(&parts)?;
+    if !tests.is_empty() {
+        let all = root.join("build/components");
+        let place = all.join(format!("conformance{before}"));
+        images.extend(conformance::images(&place, &kubernetes)?);
+        layers.extend(conformance::layers(&place, &all)?);
+    }
 
-    let out = root.join(format!("build/images{before}"));
-    let fresh = root.join(format!("build/images{before}.{}.new", std::process::id()));
+    let name = format!("build/images{tests}{before}");
+    let out = root.join(&name);
+    let fresh = root.join(format!("{name}.{}.new", std::process::id()));
     let _ = fs::remove_dir_all(&fresh);
     fs::create_dir_all(fresh.join("blobs/sha256"))?;
     let layout = Layout { blobs: fresh.join("blobs/sha256") };
 
     // Packing takes a while: what was made of the same files is used again.
-    let note = root.join(format!("build/images{before}.stamp"));
+    let note = root.join(format!("{name}.stamp"));
     let held: Value =
         fs::read(&note).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     let mut stamps = serde_json::Map::new();
@@ -101,7 +118,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     fs::write(&note, Value::Object(stamps).to_string())?;
     let size: u64 =
         fs::read_dir(out.join("blobs/sha256"))?.map(|e| Ok(e?.metadata()?.len())).sum::<Result<u64>>()?;
-    println!("    build/images{before}  {} images, {} MB", images.len(), size / 1_000_000);
+    println!("    {name}  {} images, {} MB", images.len(), size / 1_000_000);
     Ok(())
 }
 
@@ -112,9 +129,12 @@ fn stamp(layer: &Layer) -> Result<String> {
         let what = match entry {
             Entry::Link(target) => format!("-> {target}"),
             Entry::Text(text) => format!("= {text}"),
-            Entry::File(path) => {
+            Entry::Script(text) => format!("! {text}"),
+            Entry::Directory(mode) => format!("/ {mode:o}"),
+            Entry::File(path) | Entry::Setuid(path) => {
+                let kind = if matches!(entry, Entry::Setuid(_)) { "s " } else { "" };
                 let bytes = fs::read(path).with_context(|| format!("read {}", path.display()))?;
-                hex(&ichor_pki::sha256(&bytes))
+                format!("{kind}{}", hex(&ichor_pki::sha256(&bytes)))
             }
         };
         text += &format!("{place} {what}\n");
@@ -131,12 +151,12 @@ fn versions(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn images(version: &dyn Fn(&str) -> Result<String>) -> Result<Vec<Image>> {
-    let kubernetes = version("kubernetes")?;
+fn images(kubernetes: &str, version: &dyn Fn(&str) -> Result<String>) -> Result<Vec<Image>> {
     let image = |name: String, layers: &[&'static str], entrypoint| Image {
         name,
         layers: layers.to_vec(),
-        entrypoint,
+        entrypoint: vec![entrypoint],
+        command: Vec::new(),
     };
     let mut images = Vec::new();
     for (program, entrypoint) in [
@@ -239,138 +259,6 @@ fn libraries(text: &str) -> Vec<String> {
     paths.map(str::to_owned).collect()
 }
 
-/// A written layer: its digest, size and the digest of its uncompressed bytes.
-struct Written {
-    digest: String,
-    size: usize,
-    plain: String,
-}
-
-impl Written {
-    /// As it is noted for the next time.
-    fn held(&self, stamp: &str) -> Value {
-        json!({ "stamp": stamp, "digest": self.digest, "size": self.size, "plain": self.plain })
-    }
-}
-
-/// The directory blobs are written to.
-struct Layout {
-    blobs: PathBuf,
-}
-
-impl Layout {
-    fn blob(&self, bytes: &[u8]) -> Result<String> {
-        let digest = hex(&ichor_pki::sha256(bytes));
-        fs::write(self.blobs.join(&digest), bytes)?;
-        Ok(format!("sha256:{digest}"))
-    }
-
-    /// A layer as it was packed before into the layout at `old`, if it was, and of the same files.
-    fn again(&self, held: &Value, stamp: &str, old: &Path) -> Option<Written> {
-        let text = |key: &str| held.get(key)?.as_str().map(str::to_owned);
-        let (digest, plain) = (text("digest")?, text("plain")?);
-        let size = usize::try_from(held.get("size")?.as_u64()?).ok()?;
-        let name = digest.strip_prefix("sha256:")?;
-        let source = old.join("blobs/sha256").join(name);
-        let same = text("stamp")? == stamp && fs::metadata(&source).ok()?.len() == size as u64;
-        (same && fs::hard_link(&source, self.blobs.join(name)).is_ok()).then_some(Written {
-            digest,
-            size,
-            plain,
-        })
-    }
-
-    fn layer(&self, layer: &Layer) -> Result<Written> {
-        let plain = archive(layer)?;
-        let mut encoder = zstd::Encoder::new(Vec::new(), LEVEL)?;
-        encoder.include_contentsize(true)?;
-        encoder.write_all(&plain)?;
-        let packed = encoder.finish()?;
-        Ok(Written {
-            digest: self.blob(&packed)?,
-            size: packed.len(),
-            plain: format!("sha256:{}", hex(&ichor_pki::sha256(&plain))),
-        })
-    }
-
-    /// Writes configuration and manifest, and gives back the entry for the index.
-    fn image(&self, image: &Image, layers: &BTreeMap<&str, Written>) -> Result<Value> {
-        let layers: Vec<&Written> = image.layers.iter().map(|name| &layers[name]).collect();
-        let config = json!({
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {
-                "Entrypoint": [image.entrypoint],
-                "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-            },
-            "rootfs": { "type": "layers", "diff_ids": layers.iter().map(|layer| &layer.plain).collect::<Vec<_>>() },
-        })
-        .to_string();
-        let manifest = json!({
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": { "mediaType": CONFIG, "digest": self.blob(config.as_bytes())?, "size": config.len() },
-            "layers": layers
-                .iter()
-                .map(|layer| json!({ "mediaType": LAYER, "digest": layer.digest, "size": layer.size }))
-                .collect::<Vec<_>>(),
-        })
-        .to_string();
-        let tag = image.name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
-        Ok(json!({
-            "mediaType": MANIFEST,
-            "digest": self.blob(manifest.as_bytes())?,
-            "size": manifest.len(),
-            "platform": { "architecture": "amd64", "os": "linux" },
-            "annotations": { "io.containerd.image.name": image.name, "org.opencontainers.image.ref.name": tag },
-        }))
-    }
-}
-
-/// A tar of the layer: directories before what is in them, everything root's and of no age.
-fn archive(layer: &Layer) -> Result<Vec<u8>> {
-    let mut builder = tar::Builder::new(Vec::new());
-    let mut directories = BTreeSet::new();
-    for path in layer.keys() {
-        directories.extend(
-            Path::new(path).ancestors().skip(1).filter(|p| !p.as_os_str().is_empty()).map(Path::to_owned),
-        );
-    }
-    for directory in directories {
-        let mut header = header(tar::EntryType::Directory, 0o755, 0);
-        builder.append_data(&mut header, directory.join(""), std::io::empty())?;
-    }
-    for (path, entry) in layer {
-        match entry {
-            Entry::File(source) => {
-                let bytes = fs::read(source).with_context(|| format!("read {}", source.display()))?;
-                let mut header = header(tar::EntryType::Regular, 0o755, bytes.len() as u64);
-                builder.append_data(&mut header, path, &bytes[..])?;
-            }
-            Entry::Text(text) => {
-                let mut header = header(tar::EntryType::Regular, 0o644, text.len() as u64);
-                builder.append_data(&mut header, path, text.as_bytes())?;
-            }
-            Entry::Link(target) => {
-                let mut header = header(tar::EntryType::Symlink, 0o777, 0);
-                builder.append_link(&mut header, path, target)?;
-            }
-        }
-    }
-    Ok(builder.into_inner()?)
-}
-
-fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
-    let mut header = tar::Header::new_gnu();
-    header.set_entry_type(kind);
-    header.set_mode(mode);
-    header.set_size(size);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_mtime(0);
-    header
-}
-
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -380,46 +268,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layer_lists_directories_before_their_content_and_is_reproducible() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("program");
-        fs::write(&file, "bytes").unwrap();
-        let layer = || {
-            Layer::from([
-                ("usr/local/bin/a".to_owned(), Entry::File(file.clone())),
-                ("usr/local/bin/b".to_owned(), Entry::Link("a".to_owned())),
-            ])
-        };
-        let bytes = archive(&layer()).unwrap();
-        assert_eq!(bytes, archive(&layer()).unwrap());
-        let mut archive = tar::Archive::new(&bytes[..]);
-        let names: Vec<String> = archive
-            .entries()
-            .unwrap()
-            .map(|entry| entry.unwrap().path().unwrap().display().to_string())
-            .collect();
-        assert_eq!(names, ["usr/", "usr/local/", "usr/local/bin/", "usr/local/bin/a", "usr/local/bin/b"]);
-    }
-
-    #[test]
     fn libraries_are_the_paths_ldd_names() {
         let text = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x2)\n\t/lib64/ld.so (0x3)\n";
         assert_eq!(libraries(text), ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld.so"]);
-    }
-
-    #[test]
-    fn an_image_names_its_layers_by_digest() {
-        let dir = tempfile::tempdir().unwrap();
-        let layout = Layout { blobs: dir.path().to_owned() };
-        let written = layout.layer(&Layer::from([("x".to_owned(), Entry::Link("y".to_owned()))])).unwrap();
-        let digest = written.digest.clone();
-        let image = Image { name: "example.org/a/b:v1".into(), layers: vec!["l"], entrypoint: "/x" };
-        let entry = layout.image(&image, &BTreeMap::from([("l", written)])).unwrap();
-        assert_eq!(entry["annotations"]["org.opencontainers.image.ref.name"], "v1");
-        let manifest =
-            fs::read(dir.path().join(entry["digest"].as_str().unwrap().trim_start_matches("sha256:")))
-                .unwrap();
-        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
-        assert_eq!(manifest["layers"][0]["digest"], digest.as_str());
     }
 }

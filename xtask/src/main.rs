@@ -1,6 +1,7 @@
 //! Chores of the project: `cargo xtask <chore>`.
 
 mod compat;
+mod conformance;
 mod fields;
 mod image;
 mod images;
@@ -15,6 +16,7 @@ const USAGE: &str = "usage: cargo xtask <chore>
 
 chores:
   compat       write docs/compatibility.md and the list of ignored settings in docs/status.md
+  conformance  table of a run of Kubernetes' conformance tests: RESULTS [EXPECTED]
   image        build build/rootfs.squashfs, the root image of a node
   images       build build/images, the container images of a cluster as an OCI layout
   initramfs    build build/vm/initramfs.cpio for a virtual machine; an argument names another top directory
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("compat") => compat::run(&root()).and_then(|()| fields::run(&root())),
+        Some("conformance") => conformance::run(&root(), &args[1..]),
         Some("image") => image::run(&root(), &args[1..]),
         Some("images") => images::run(&root(), &args[1..]),
         Some("initramfs") => initramfs::run(&args.get(1).map_or_else(root, PathBuf::from)),

@@ -32,10 +32,12 @@ const CLUSTER_ROLES: Kind = Kind::known("rbac.authorization.k8s.io", "v1", "clus
 const BINDINGS: Kind = Kind::known("rbac.authorization.k8s.io", "v1", "clusterrolebindings", false);
 const ACCOUNTS: Kind = Kind::known("", "v1", "serviceaccounts", true);
 
-/// The version that is tested.
-pub const VERSION: &str = "1.35.0";
 /// The image with the tests.
 pub const IMAGE: &str = "registry.k8s.io/conformance:v1.35.0";
+const CONFORMANCE: &str = r"\[Conformance\]";
+const SERIAL: &str = r"\[Serial\]";
+/// How many tests at the same time, when nobody says.
+const PARALLEL: u32 = 16;
 const MINUTE: Duration = Duration::from_secs(60);
 /// The basic tests: that pods and services work.
 const BASIC: [&str; 3] = [
@@ -51,6 +53,8 @@ const RESULT_MAX: usize = 256 << 20;
 /// Which tests, and how.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// What tells it from the other plans of a command.
+    pub name: &'static str,
     /// The image with the tests.
     pub image: String,
     /// Which tests, a regular expression.
@@ -67,11 +71,14 @@ pub struct Plan {
     pub pause: Duration,
     /// Fetch the files that the tests write.
     pub results: bool,
+    /// Print each test when it ends, with what it did.
+    pub verbose: bool,
 }
 
 impl Plan {
-    fn new(image: &str, focus: &str, skip: &str, parallel: u32, minutes: u32) -> Self {
+    fn new(name: &'static str, image: &str, focus: &str, skip: &str, parallel: u32, minutes: u32) -> Self {
         Self {
+            name,
             image: image.to_owned(),
             focus: focus.to_owned(),
             skip: skip.to_owned(),
@@ -80,25 +87,41 @@ impl Plan {
             clean: MINUTE * 5,
             pause: Duration::from_secs(1),
             results: false,
+            verbose: false,
         }
     }
 
     /// All conformance tests: most of them side by side, then those that need the cluster for themselves.
     pub fn fast(image: &str) -> Vec<Self> {
         vec![
-            Self::new(image, r"\[Conformance\]", r"\[Serial\]", 16, 60),
-            Self::new(image, r"\[Serial\].*\[Conformance\]", "", 1, 60),
+            Self::new("parallel", image, CONFORMANCE, SERIAL, PARALLEL, 60),
+            Self::new("serial", image, r"\[Serial\].*\[Conformance\]", "", 1, 60),
+        ]
+    }
+
+    /// The same of the tests that `focus`, a regular expression, names.
+    pub fn focused(image: &str, focus: &str) -> Vec<Self> {
+        let serial = format!(r"{SERIAL}.*({focus})|({focus}).*{SERIAL}");
+        vec![
+            Self::new("parallel", image, focus, SERIAL, PARALLEL, 60),
+            Self::new("serial", image, &serial, "", 1, 60),
         ]
     }
 
     /// All conformance tests one by one, with the files of a certification.
     pub fn certified(image: &str) -> Vec<Self> {
-        vec![Self { results: true, ..Self::new(image, r"\[Conformance\]", "", 1, 120) }]
+        vec![Self { results: true, ..Self::new("certified", image, CONFORMANCE, "", 1, 120) }]
+    }
+
+    /// The version of the tests, as the tag of the image says.
+    pub fn version(&self) -> &str {
+        let tag = self.image.rsplit_once(':').map_or("", |(_, tag)| tag);
+        tag.strip_prefix('v').unwrap_or(tag)
     }
 
     /// A few tests that show that pods and services work.
     pub fn basic() -> Self {
-        Self { clean: MINUTE * 3, ..Self::new(IMAGE, &BASIC.join("|"), "", 2, 10) }
+        Self { clean: MINUTE * 3, ..Self::new("basic", IMAGE, &BASIC.join("|"), "", 2, 10) }
     }
 }
 
@@ -107,6 +130,8 @@ impl Plan {
 pub enum Event {
     /// The tests are started.
     Started {
+        /// Of this version.
+        version: String,
         /// Which ones.
         focus: String,
     },
@@ -130,17 +155,32 @@ pub struct ResultFile {
     pub content: Vec<u8>,
 }
 
-/// Runs tests in the cluster, from cleaning up after an earlier run to cleaning up after this one. Returns the files of
-/// the tests, when the plan wants them.
+/// A run that came to its end, well or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// Exit status of the tests: 0 when all passed.
+    code: i64,
+    /// The files of the tests, when the plan wants them.
+    pub files: Vec<ResultFile>,
+}
+
+impl Run {
+    /// An error when tests failed.
+    pub fn passed(&self) -> Result<()> {
+        if self.code == 0 { Ok(()) } else { Err(Problem::TestsFailed { code: self.code }.into()) }
+    }
+}
+
+/// Runs tests in the cluster, from cleaning up after an earlier run to cleaning up after this one.
 pub async fn run(
     machines: &ichor_client::Client,
     fleet: &Fleet,
     plan: &Plan,
     events: &dyn Sink<Event>,
-) -> Result<Vec<ResultFile>> {
+) -> Result<Run> {
     let client = fleet.kubernetes.client().await.map_err(Error::state)?;
     clean(&client, plan).await?;
-    events.emit(Event::Started { focus: plan.focus.clone() });
+    events.emit(Event::Started { version: plan.version().to_owned(), focus: plan.focus.clone() });
     let start = Instant::now();
     let ended = tests(&client, plan, events).await;
     let fetched = match &ended {
@@ -148,14 +188,13 @@ pub async fn run(
         _ => Ok(Vec::new()),
     };
     let cleaned = clean(&client, plan).await;
-    let outcome = ended?;
+    let code = ended?.code;
     events.emit(Event::Finished { after: start.elapsed() });
-    if outcome.code != 0 {
-        return Err(Problem::TestsFailed { code: outcome.code }.into());
+    let run = Run { code, files: fetched? };
+    if run.code == 0 {
+        events.emit(Event::Passed);
     }
-    let files = fetched?;
-    events.emit(Event::Passed);
-    cleaned.map(|()| files)
+    cleaned.map(|()| run)
 }
 
 /// Fetches what the tests wrote from the machine they ran on.
@@ -196,7 +235,10 @@ fn target(kind: Kind, namespace: &str, name: &str) -> Target {
 }
 
 fn pod(plan: &Plan) -> Value {
-    let procs = if plan.parallel > 1 { format!("--procs={}", plan.parallel) } else { String::new() };
+    let procs = (plan.parallel > 1).then(|| format!("--procs={}", plan.parallel));
+    let verbose = plan.verbose.then(|| "-v".to_owned());
+    let extra: Vec<String> = procs.into_iter().chain(verbose).collect();
+    let extra = extra.join(" ");
     let env = [
         ("E2E_FOCUS", plan.focus.as_str()),
         ("E2E_SKIP", &plan.skip),
@@ -204,7 +246,7 @@ fn pod(plan: &Plan) -> Value {
         ("E2E_VERBOSITY", "4"),
         ("E2E_USE_GO_RUNNER", "true"),
         ("E2E_EXTRA_ARGS", ""),
-        ("E2E_EXTRA_GINKGO_ARGS", &procs),
+        ("E2E_EXTRA_GINKGO_ARGS", &extra),
     ];
     let env: Vec<Value> = env.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
     json!({
@@ -391,6 +433,7 @@ mod tests {
 
     fn plan() -> Plan {
         Plan {
+            name: "test",
             image: "registry.k8s.io/conformance:v1.35.0".into(),
             focus: "\\[Conformance\\]".into(),
             skip: String::new(),
@@ -399,6 +442,7 @@ mod tests {
             clean: Duration::from_secs(20),
             pause: Duration::from_millis(5),
             results: false,
+            verbose: false,
         }
     }
 
@@ -443,6 +487,15 @@ mod tests {
             !left.iter().any(|path| path.contains("cluster") || path.ends_with("/conformance")),
             "{left:?}"
         );
+    }
+
+    #[test]
+    fn tests_that_need_the_cluster_for_themselves_run_last_and_alone() {
+        let [side_by_side, alone] = &Plan::focused(IMAGE, "Pods")[..] else { panic!("two plans") };
+        assert_eq!((side_by_side.focus.as_str(), side_by_side.skip.as_str()), ("Pods", r"\[Serial\]"));
+        assert_eq!(alone.focus, r"\[Serial\].*(Pods)|(Pods).*\[Serial\]");
+        assert_eq!(alone.parallel, 1);
+        assert_eq!(alone.version(), "1.35.0");
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ichor_discovery::{Affiliate, Client, Discovery, Local, Options};
 use ichor_pki::seal::SealKey;
 use ichor_rpc::{Channel, Dialer, Endpoint};
-use tokio::net::TcpListener;
+use ichor_testkit::{listen_again, own_loopback};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -15,10 +15,10 @@ use tokio_stream::wrappers::TcpListenerStream;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A service in a runtime of its own, so that its end is also that of its connections.
-fn service(address: &str) -> (SocketAddr, Runtime) {
+fn service(address: SocketAddr) -> (SocketAddr, Runtime) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let address = runtime.block_on(async {
-        let listener = TcpListener::bind(address).await.unwrap();
+        let listener = listen_again(address).await;
         let address = listener.local_addr().unwrap();
         let server = tonic::transport::Server::builder().add_service(Discovery::start().server());
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
@@ -38,9 +38,12 @@ impl Drop for Runtime {
     }
 }
 
-async fn start(address: &str) -> (SocketAddr, Runtime) {
-    let address = address.to_owned();
-    tokio::task::spawn_blocking(move || service(&address)).await.unwrap()
+async fn start_at(address: SocketAddr) -> (SocketAddr, Runtime) {
+    tokio::task::spawn_blocking(move || service(address)).await.unwrap()
+}
+
+async fn start() -> (SocketAddr, Runtime) {
+    start_at((own_loopback(), 0).into()).await
 }
 
 /// A node with this name and its running client.
@@ -79,7 +82,7 @@ fn sees(client: &Client, name: &str) -> bool {
 
 #[tokio::test]
 async fn two_nodes_find_each_other_and_one_leaves() {
-    let (service, _server) = start("127.0.0.1:0").await;
+    let (service, _server) = start().await;
     let (one, _one) = node(service, "one", 1);
     let (two, _two) = node(service, "two", 1);
     until(&one, "one sees two", |client| sees(client, "two")).await;
@@ -99,7 +102,7 @@ async fn two_nodes_find_each_other_and_one_leaves() {
 
 #[tokio::test]
 async fn nodes_with_another_key_stay_strangers() {
-    let (service, _server) = start("127.0.0.1:0").await;
+    let (service, _server) = start().await;
     let (one, _one) = node(service, "one", 1);
     let (_two, _task) = node(service, "two", 2);
     let (_three, _task) = node(service, "three", 1);
@@ -109,14 +112,14 @@ async fn nodes_with_another_key_stay_strangers() {
 
 #[tokio::test]
 async fn a_service_that_comes_back_empty_is_told_everything_again() {
-    let (address, server) = start("127.0.0.1:0").await;
+    let (address, server) = start().await;
     let (one, _one) = node(address, "one", 1);
     let (two, _two) = node(address, "two", 1);
     until(&one, "one sees two", |client| sees(client, "two")).await;
     drop(server);
     until(&one, "one notices", |client| client.error().is_some()).await;
     assert!(sees(&one, "two"), "what was known stays known while the service is away");
-    let _server = start(&address.to_string()).await;
+    let _server = start_at(address).await;
     until(&two, "two is back", |client| client.error().is_none() && sees(client, "one")).await;
     until(&one, "one is back", |client| client.error().is_none() && sees(client, "two")).await;
 }

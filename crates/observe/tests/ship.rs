@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ichor_observe::LogManager;
 use ichor_observe::ship::{Destination, Drain, Tally, ship_logs};
+use ichor_testkit::{listen_again, own_loopback};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::{TcpListener, UdpSocket};
@@ -75,7 +76,7 @@ async fn one_datagram_holds_one_event_without_a_newline() {
 async fn lines_wait_for_a_receiver_that_is_away() {
     let logs = LogManager::new();
     logs.ring("apid").write_line("one");
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind((own_loopback(), 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (task, tally, drain) = start(&logs, &format!("tcp://{address}"));
     assert_eq!(line(&listener, 1).await[0]["msg"], "one");
@@ -86,7 +87,7 @@ async fn lines_wait_for_a_receiver_that_is_away() {
     let waited = std::time::Instant::now();
     drain.settled(LIMIT).await;
     assert!(waited.elapsed() < LIMIT / 2, "a receiver that is away holds up nobody");
-    let listener = TcpListener::bind(address).await.unwrap();
+    let listener = listen_again(address).await;
     assert_eq!(line(&listener, 1).await[0]["msg"], "two");
     assert_eq!(tally.lost.load(Ordering::Relaxed), 0);
     task.abort();

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::Poll;
 
-use ichor_testkit::Harness;
+use ichor_testkit::{Harness, listen_again};
 use ichor_wire::machine;
 use prost::Message;
 use tokio::net::TcpListener;
@@ -82,7 +82,7 @@ async fn events_reach_a_sink_that_comes_late_in_order() {
     // Nobody is there, so nothing is worth waiting for.
     drain.settled(Duration::from_secs(1)).await;
 
-    let listener = TcpListener::bind(address).await.unwrap();
+    let listener = listen_again(address).await;
     let (sender, mut received) = mpsc::channel(16);
     let incoming = tonic::transport::server::TcpIncoming::from(listener);
     let server = tonic::transport::Server::builder().add_service(Receiver(sender));

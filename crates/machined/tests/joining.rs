@@ -1,18 +1,13 @@
 //! A worker among members that lie: one that hands back an authority of its own, and addresses that lead nowhere.
 
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use ichor_cosi::State;
 use ichor_ctl_cluster::member::{EndpointController, MemberController};
 use ichor_ctl_secrets::{Api, ApiCertSans, Resolve, RootOs, StaticEndpoint, id};
 use ichor_machined::trust::TrustClient;
-use ichor_pki::{
-    Authority, CertInfo, ExtendedUsage, Grant, KeyAlgorithm, KeyUsage, Leaf, Request as CertificateSigning,
-    check,
-};
+use ichor_pki::{Authority, CertInfo, KeyAlgorithm, Leaf, check};
 use ichor_resource::cluster::{Affiliate, ControlPlane};
 use ichor_resource::config::{MachineConfig, MachineType};
 use ichor_resource::k8s::Endpoint as Endpoints;
@@ -20,50 +15,16 @@ use ichor_resource::network::{HostnameStatus, NetworkStatus, NodeAddress};
 use ichor_resource::secrets::ApiCertificate;
 use ichor_resource::value::Ip;
 use ichor_resource::value::binary::base64;
-use ichor_rpc::ServerTls;
-use ichor_rpc::server::{Grpc, Limits, serve_tls};
-use ichor_rpc::services::Services;
-use ichor_testkit::Harness;
+use ichor_testkit::{FakeTrustd, Harness};
 use ichor_types::MachineType as Role;
-use ichor_wire::securityapi::security_service_server::{SecurityService, SecurityServiceServer};
-use ichor_wire::securityapi::{CertificateRequest, CertificateResponse};
 use jiff::Timestamp;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status};
 
 const TOKEN: &str = "abcdef.0123456789abcdef";
 
 fn authority() -> Authority {
     // All of the same name, as a liar would make it.
     Authority::generate(KeyAlgorithm::Ed25519, "talos", Timestamp::now(), Authority::TEN_YEARS).unwrap()
-}
-
-/// A trust service that signs with an authority and hands it back.
-struct FakeTrustd {
-    authority: Authority,
-    asked: Arc<AtomicUsize>,
-}
-
-#[tonic::async_trait]
-impl SecurityService for FakeTrustd {
-    async fn certificate(
-        &self,
-        request: Request<CertificateRequest>,
-    ) -> Result<Response<CertificateResponse>, Status> {
-        self.asked.fetch_add(1, Relaxed);
-        assert_eq!(request.metadata().get("token").unwrap(), TOKEN);
-        let grant = Grant {
-            key_usage: KeyUsage::Signature,
-            extended_usage: ExtendedUsage::Server,
-            keep_organizations: false,
-            lifetime: Leaf::DAY,
-        };
-        let csr = CertificateSigning::from_pem(&request.get_ref().csr).unwrap();
-        let crt = self.authority.sign_request(&csr, &grant, Timestamp::now()).unwrap();
-        let ca = self.authority.crt_pem().as_bytes().to_vec();
-        Ok(Response::new(CertificateResponse { ca, crt: crt.into_bytes() }))
-    }
 }
 
 /// A cluster's authority, and machines that all have a certificate of it for their own address.
@@ -81,20 +42,12 @@ impl Cluster {
     }
 
     /// Serves trust at an address, signing with `signer`.
-    async fn trustd(&self, address: &str, signer: Authority) -> Arc<AtomicUsize> {
+    async fn trustd(&self, address: &str, signer: Authority) -> FakeTrustd {
         let address: IpAddr = address.parse().unwrap();
         let leaf = Leaf::server("member").with_names([""; 0], [address]);
-        let pair = self.authority.issue(&leaf, Timestamp::now()).unwrap();
-        let tls = ServerTls::new();
-        tls.set_certificate(&pair.crt, &pair.key).unwrap();
-        let asked = Arc::<AtomicUsize>::default();
-        let fake = FakeTrustd { authority: signer, asked: Arc::clone(&asked) };
-        let services = Services::new().with(SecurityServiceServer::new(fake));
+        let identity = self.authority.issue(&leaf, Timestamp::now()).unwrap();
         let listener = TcpListener::bind((address, self.port)).await.unwrap();
-        let config = tls.server_only().unwrap();
-        let make = move |peer| Grpc::new(services.clone(), peer);
-        tokio::spawn(serve_tls(listener, config, Limits::default(), CancellationToken::new(), make));
-        asked
+        FakeTrustd::serve(listener, &identity, TOKEN, signer)
     }
 
     fn real(&self) -> Authority {
@@ -185,14 +138,14 @@ async fn a_lying_member_cannot_make_a_worker_trust_its_authority() {
     worker.hears("a-liar", &["127.91.0.2"]).await;
     let error = worker.controller.reconcile().await.unwrap_err().to_string();
     assert!(error.contains("127.91.0.2: its certificate was refused"), "{error}");
-    assert!(lies.load(Relaxed) > 0, "the liar was asked");
+    assert!(lies.asked() > 0, "the liar was asked");
     assert_eq!(worker.certificate(), None);
 
     // The real one is found all the same.
     let signs = cluster.trustd("127.91.0.1", cluster.real()).await;
     worker.controller.reconcile().await.unwrap();
     worker.is_safe(&cluster);
-    assert_eq!(signs.load(Relaxed), 1);
+    assert_eq!(signs.asked(), 1);
 }
 
 #[tokio::test]

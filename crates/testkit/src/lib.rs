@@ -8,6 +8,7 @@ mod loopback;
 mod memory;
 pub mod s3;
 mod spec;
+mod trustd;
 mod wait;
 
 pub use body::ScriptedBody;
@@ -17,6 +18,7 @@ pub use ichor_fuzz as fuzz;
 pub use loopback::{listen_again, own_loopback};
 pub use memory::anonymous_memory;
 pub use spec::{A, B};
+pub use trustd::FakeTrustd;
 pub use wait::{WAIT_MAX, eventually, wait_for, wait_gone};
 
 use ichor_cosi::State;

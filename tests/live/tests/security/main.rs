@@ -3,6 +3,7 @@
 mod audit;
 mod daemons;
 mod door;
+mod liar;
 mod matrix;
 mod secrets;
 

@@ -28,6 +28,7 @@ const LAYERS: &[(u8, &[&str])] = &[
             "resource-derive",
             "resource",
             "why",
+            "boot",
         ],
     ),
     (1, &["cosi", "rpc", "http", "observe"]),

@@ -7,7 +7,10 @@
 //! The rule behind all of it: **the default slot is never a write target and stays the default until another one was
 //! started through firmware and boot loader and found healthy.**
 
+pub mod cmdline;
 pub mod grub;
+pub mod record;
+pub mod sdboot;
 pub mod slots;
 
 pub use slots::{Slot, Slots};

@@ -27,6 +27,19 @@ impl Cmdline {
         }
     }
 
+    /// Removes a key with all its values.
+    pub fn remove(&mut self, key: &str) {
+        self.parameters.retain(|(name, _)| name != key);
+    }
+
+    /// Removes one value of a key, and the key with its last value.
+    pub fn remove_value(&mut self, key: &str, value: &str) {
+        for (_, values) in self.parameters.iter_mut().filter(|(name, _)| name == key) {
+            values.retain(|other| other != value);
+        }
+        self.parameters.retain(|(_, values)| !values.is_empty());
+    }
+
     /// All values of a key, in order.
     pub fn all(&self, key: &str) -> &[String] {
         self.parameters.iter().find(|(name, _)| name == key).map_or(&[], |(_, values)| values)

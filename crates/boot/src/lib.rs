@@ -9,6 +9,9 @@
 
 pub mod cmdline;
 pub mod grub;
+pub mod health;
+pub mod last_boot;
+pub mod plan;
 pub mod record;
 pub mod sdboot;
 pub mod slots;

@@ -44,7 +44,10 @@ pub fn with_default(conf: Option<&str>, name: &UkiName) -> String {
     let mut text = String::new();
     for line in old.lines().map(str::trim_end) {
         let is_padding = !line.is_empty() && line.bytes().all(|byte| byte == b'#');
-        if key_of(line) != Some("default") && !is_padding {
+        // What is left of a write that a power cut ended.
+        let is_garbage =
+            line.chars().any(|c| (c.is_control() && c != '\t') || c == char::REPLACEMENT_CHARACTER);
+        if key_of(line) != Some("default") && !is_padding && !is_garbage {
             text.push_str(line);
             text.push('\n');
         }
@@ -173,6 +176,8 @@ mod tests {
         assert!(!second.contains("Talos-v1"));
         let kept = with_default(Some("timeout 0\n# mine\neditor no\ndefault x\n"), &name("Talos-v1.efi"));
         assert!(kept.starts_with("timeout 0\n# mine\neditor no\ndefault Talos-v1.efi\n"));
+        let mended = with_default(Some("timeout 0\n\0\0\0\n\u{fffd}\u{fffd}"), &name("Talos-v1.efi"));
+        assert!(mended.starts_with("timeout 0\ndefault Talos-v1.efi\n#"));
     }
 
     #[test]

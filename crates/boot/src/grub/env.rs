@@ -31,6 +31,9 @@ pub enum EnvError {
     /// Not begun as it should be.
     #[error("grubenv does not begin with `# GRUB Environment Block`")]
     Signature,
+    /// The second sector holds something: a write that a power cut ended, or more than was ever meant.
+    #[error("grubenv holds something after its first 512 bytes")]
+    Torn,
     /// A name that would be read as something else.
     #[error("{0:?} cannot be the name of a GRUB variable")]
     Name(String),
@@ -49,6 +52,9 @@ impl EnvBlock {
             return Err(EnvError::Len(bytes.len()));
         }
         let mut rest = bytes.strip_prefix(SIGNATURE).ok_or(EnvError::Signature)?;
+        if bytes[SECTOR..].iter().any(|byte| *byte != b'#') {
+            return Err(EnvError::Torn);
+        }
         let mut variables = Vec::new();
         while !rest.is_empty() {
             let (line, after) = take_line(rest);
@@ -174,7 +180,9 @@ mod tests {
         block.set("a=b", "");
         assert_eq!(block.encode(), Err(EnvError::Name("a=b".into())));
         let mut cut = EnvBlock::default().encode().unwrap();
-        cut[ENV_LEN - 1] = b'\\';
+        cut[SECTOR - 1] = b'\\';
         assert!(EnvBlock::parse(&cut).is_ok());
+        cut[ENV_LEN - 1] = 0;
+        assert_eq!(EnvBlock::parse(&cut), Err(EnvError::Torn));
     }
 }

@@ -62,8 +62,8 @@ pub fn with_default(conf: Option<&str>, name: &UkiName) -> String {
 
 /// The image that `loader.conf` names; patterns are not understood.
 pub fn default_of(conf: &str) -> Option<UkiName> {
-    let lines = conf.lines().filter(|line| key_of(line) == Some("default"));
-    UkiName::parse(lines.last()?.trim().split_once([' ', '\t'])?.1.trim())
+    let mut lines = conf.lines().filter(|line| key_of(line) == Some("default"));
+    UkiName::parse(lines.next_back()?.trim().split_once([' ', '\t'])?.1.trim())
 }
 
 fn key_of(line: &str) -> Option<&str> {

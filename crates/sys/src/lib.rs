@@ -3,6 +3,7 @@
 //! Knows the kernel and nothing of resources or configuration. What PID 1 uses does not allocate once it runs.
 
 pub mod acpi;
+pub mod boot_port;
 pub mod bounded;
 pub mod cgroup;
 mod cgroup_program;

@@ -36,40 +36,45 @@ impl Outside for &mut Meta {
     }
 }
 
-fn run(program: &str, arguments: &[&str]) {
+fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     let output =
-        Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
-    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() { Ok(()) } else { Err(format!("{program}: {said}")) }
 }
 
-/// A mounted filesystem that is unmounted again.
-struct Mounted(PathBuf);
+/// A filesystem in a file, unmounted again at the end.
+struct Mounted {
+    path: PathBuf,
+    /// None where the kernel has no such filesystem or no loop devices: a plain folder stands in for it.
+    image: Option<PathBuf>,
+}
 
 impl Mounted {
     fn new(folder: &Path, name: &str, kind: &str) -> Self {
-        let target = folder.join(name);
-        let known = fs::read_to_string("/proc/filesystems").unwrap();
-        if kind == "vfat" && !known.contains("vfat") {
-            println!("this kernel has no FAT: a plain folder stands in for it");
-            fs::create_dir(&target).unwrap();
-            return Self(target);
-        }
-        let (image, target) = (folder.join(format!("{name}.img")), folder.join(name));
+        let (image, path) = (folder.join(format!("{name}.img")), folder.join(name));
         fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
-        fs::create_dir(&target).unwrap();
-        let (image, path) = (image.to_str().unwrap(), target.to_str().unwrap());
-        match kind {
-            "xfs" => run("mkfs.xfs", &["-q", image]),
-            _ => run("mkfs.vfat", &["-F", "32", "-n", "EFI", image]),
+        fs::create_dir(&path).unwrap();
+        let (file, target) = (image.to_str().unwrap(), path.to_str().unwrap());
+        let made = match kind {
+            "xfs" => run("mkfs.xfs", &["-q", file]),
+            _ => run("mkfs.vfat", &["-F", "32", "-n", "EFI", file]),
+        };
+        match made.and_then(|()| run("mount", &["-o", "loop", "-t", kind, file, target])) {
+            Ok(()) => Self { path, image: Some(image) },
+            Err(error) => {
+                println!("a plain folder instead of {kind}: {error}");
+                Self { path, image: None }
+            }
         }
-        run("mount", &["-o", "loop", "-t", kind, image, path]);
-        Self(target)
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = mount::unmount(&self.0);
+        if self.image.is_some() {
+            let _ = mount::unmount(&self.path);
+        }
     }
 }
 
@@ -145,13 +150,14 @@ fn live(folder: &Path, mut paths: BootPaths, loader: Loader, entry: impl Fn(&str
 fn plans_for_grub_work_on_xfs() {
     in_own_mounts(|folder| {
         let boot = Mounted::new(folder, "boot", "xfs");
-        let paths = BootPaths { boot: Some(boot.0.clone()), ..BootPaths::default() };
+        let paths = BootPaths { boot: Some(boot.path.clone()), ..BootPaths::default() };
         let loader = Loader::Grub(GrubFiles::default());
         live(folder, paths, loader, |slot, tag| format!("{slot} - Talos {tag}"));
-        assert!(boot.0.join("A/vmlinuz").is_file() && boot.0.join("B/initramfs.xz").is_file());
+        assert!(boot.path.join("A/vmlinuz").is_file() && boot.path.join("B/initramfs.xz").is_file());
+        let Some(image) = &boot.image else { return };
         // After a flush nothing that a boot loader needs is in the log alone. Freezing leaves the superblock there.
         let raw = folder.join("raw.img");
-        fs::copy(folder.join("boot.img"), &raw).unwrap();
+        fs::copy(image, &raw).unwrap();
         let output = Command::new("xfs_logprint").args(["-t", raw.to_str().unwrap()]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains("log tail"), "{text}");
@@ -169,7 +175,7 @@ fn plans_for_systemd_boot_work_on_fat() {
         let variables = folder.join("efivars");
         fs::create_dir(&variables).unwrap();
         let paths = BootPaths {
-            efi: Some(efi.0.clone()),
+            efi: Some(efi.path.clone()),
             variables: Some(variables.clone()),
             ..BootPaths::default()
         };
@@ -177,12 +183,11 @@ fn plans_for_systemd_boot_work_on_fat() {
         live(folder, paths, loader, |_, tag| format!("Talos-{tag}.efi"));
         let value = fs::read(variables.join(Variable::EntryDefault.file())).unwrap();
         assert_eq!(value[..6], [7, 0, 0, 0, b'T', 0]);
-        let conf = fs::read_to_string(efi.0.join("loader/loader.conf")).unwrap();
+        let conf = fs::read_to_string(efi.path.join("loader/loader.conf")).unwrap();
         assert!(conf.starts_with("timeout 10\ndefault Talos-v2.efi\n"), "{conf}");
-        let image = folder.join("efi.img");
-        if image.exists() {
+        if let Some(image) = efi.image.clone() {
             drop(efi);
-            run("fsck.vfat", &["-n", image.to_str().unwrap()]);
+            run("fsck.vfat", &["-n", image.to_str().unwrap()]).unwrap();
         }
     });
 }

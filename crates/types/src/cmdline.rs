@@ -87,6 +87,15 @@ mod tests {
     }
 
     #[test]
+    fn a_key_goes_with_its_last_value() {
+        let mut cmdline = Cmdline::parse("a=1 a=2 b c=3");
+        cmdline.remove_value("a", "1");
+        cmdline.remove("b");
+        cmdline.remove_value("c", "3");
+        assert_eq!(cmdline, Cmdline::parse("a=2"));
+    }
+
+    #[test]
     fn a_flag_that_cannot_be_read_is_no() {
         let cmdline = Cmdline::parse("a=1 b=yes c d=true");
         assert_eq!(["a", "b", "c", "d", "e"].map(|key| cmdline.flag(key)), [true, false, false, true, false]);

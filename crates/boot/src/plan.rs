@@ -23,6 +23,7 @@
 //! then, so that clusters are free only when no name refers to them.
 
 pub mod disk;
+mod loader;
 
 use crate::sdboot::variable::Variable;
 

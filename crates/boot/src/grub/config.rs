@@ -109,6 +109,13 @@ impl GrubConfig {
         self.entries[index(slot)].as_ref()
     }
 
+    /// The title of the entry with this kernel, as `BOOT_IMAGE` on the running command line names it.
+    pub fn title_of_kernel(&self, boot_image: &str) -> Option<&str> {
+        // GRUB may put the device before the path: `(hd0,gpt3)/A/vmlinuz`.
+        let path = boot_image.rsplit_once(')').map_or(boot_image, |(_, path)| path);
+        self.entries.iter().flatten().find(|entry| entry.kernel == path).map(|entry| entry.title.as_str())
+    }
+
     /// Replaces or removes the entry of a slot.
     pub fn set_entry(&mut self, slot: Slot, entry: Option<Entry>) {
         self.entries[index(slot)] = entry;

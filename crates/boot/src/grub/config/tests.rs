@@ -135,6 +135,14 @@ fn a_trial_is_started_only_if_it_was_taken_out_of_the_environment() {
 }
 
 #[test]
+fn the_running_entry_is_found_by_its_kernel() {
+    let config = config();
+    assert_eq!(config.title_of_kernel("/B/vmlinuz"), Some("B - Talos v1.13.0"));
+    assert_eq!(config.title_of_kernel("(hd0,gpt3)/A/vmlinuz"), Some("A - Talos v1.12.1"));
+    assert_eq!(config.title_of_kernel("/boot/vmlinuz"), None);
+}
+
+#[test]
 fn what_is_no_configuration_is_refused_by_name() {
     let errors = [
         ("", "grub.cfg: 0 lines with `set default=\"…\"`, expected one"),

@@ -14,12 +14,53 @@ pub mod tlv;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use crate::device::{Device, Lock};
 use tlv::{COPY_LEN, Content, META_LEN, Tags};
 
+/// Somebody else may keep the disk locked this long.
+const LOCK_MAX: Duration = Duration::from_secs(10);
 /// Where the legacy block is.
 const LEGACY_AT: u64 = (META_LEN - adv::LEN) as u64;
+
+/// Where META is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A file, made when it is first written.
+    File(PathBuf),
+    /// A partition, and the disk it is on, which is locked while META is read or written.
+    Partition {
+        /// The partition's node.
+        partition: PathBuf,
+        /// The disk's node.
+        disk: PathBuf,
+    },
+}
+
+impl Place {
+    /// The file or the partition.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::File(path) | Self::Partition { partition: path, .. } => path,
+        }
+    }
+
+    /// Keeps everybody else off the disk until this is dropped.
+    fn lock(&self, lock: Lock) -> io::Result<Option<Device>> {
+        let Self::Partition { disk, .. } = self else { return Ok(None) };
+        let disk = Device::open(disk)?;
+        disk.lock_within(lock, LOCK_MAX)?;
+        Ok(Some(disk))
+    }
+
+    fn open(&self, access: &mut OpenOptions) -> io::Result<File> {
+        // A partition that is gone must not become a file of that name.
+        let makes_file = matches!(self, Self::File(_));
+        access.create(makes_file).mode(0o600).open(self.path())
+    }
+}
 
 /// What META holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,12 +85,13 @@ impl Image {
     }
 }
 
-/// Reads META. A file that is not there is an error; one that is short, or has nothing but zeros, is not.
+/// Reads META. What is not there is an error; one that is short, or has nothing but zeros, is not.
 ///
 /// # Errors
 /// The disk's.
-pub fn read(path: &Path) -> io::Result<Image> {
-    let file = File::open(path)?;
+pub fn read(place: &Place) -> io::Result<Image> {
+    let _locked = place.lock(Lock::Shared)?;
+    let file = File::open(place.path())?;
     let mut bytes = vec![0; META_LEN];
     let len = read_up_to(&file, &mut bytes)?;
     Ok(Image::parse(&bytes[..len]))
@@ -60,10 +102,10 @@ pub fn read(path: &Path) -> io::Result<Image> {
 ///
 /// # Errors
 /// The disk's.
-pub fn write(path: &Path, tags: &Tags, legacy: &Tags) -> io::Result<Option<()>> {
+pub fn write(place: &Place, tags: &Tags, legacy: &Tags) -> io::Result<Option<()>> {
     let Some(copy) = tlv::encode(tags) else { return Ok(None) };
-    let file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let _locked = place.lock(Lock::Exclusive)?;
+    let file = place.open(OpenOptions::new().read(true).write(true).truncate(false))?;
     let found = file.metadata()?;
     if found.is_file() && found.len() < META_LEN as u64 {
         file.set_len(META_LEN as u64)?;
@@ -78,7 +120,7 @@ pub fn write(path: &Path, tags: &Tags, legacy: &Tags) -> io::Result<Option<()>> 
         file.write_all_at(&adv::encode(legacy), LEGACY_AT)?;
         file.sync_all()?;
     }
-    if let Some(folder) = path.parent().filter(|_| found.is_file()) {
+    if let Some(folder) = place.path().parent().filter(|_| found.is_file()) {
         File::open(folder)?.sync_all()?;
     }
     Ok(Some(()))
@@ -94,4 +136,41 @@ fn read_up_to(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
         }
     }
     Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_is_written_in_place_and_one_that_is_gone_is_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, partition) = (dir.path().join("sda"), dir.path().join("sda1"));
+        std::fs::write(&disk, [0; 512]).unwrap();
+        let place = Place::Partition { partition: partition.clone(), disk };
+        let tags = Tags::from([(6, b"A".to_vec())]);
+        assert_eq!(write(&place, &tags, &Tags::new()).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!partition.exists());
+        std::fs::write(&partition, vec![0; META_LEN]).unwrap();
+        assert_eq!(read(&place).unwrap(), Image::blank());
+        write(&place, &tags, &Tags::new()).unwrap().unwrap();
+        assert_eq!(read(&place).unwrap().content, Content::Values { tags, both: true });
+    }
+
+    /// The second copy is not touched before the first is on disk, so whatever a power cut leaves is old or new.
+    #[test]
+    fn a_write_that_is_cut_short_leaves_the_old_values_or_the_new_ones() {
+        let old = Tags::from([(6, b"A".to_vec()), (0x0a, vec![b'o'; 3000])]);
+        let new = Tags::from([(6, b"B".to_vec()), (0x0a, vec![b'n'; 9000])]);
+        let (before, after) = (tlv::encode(&old).unwrap(), tlv::encode(&new).unwrap());
+        for cut in (0..=2 * COPY_LEN).step_by(512) {
+            let mut image = before.repeat(2);
+            let wanted = after.repeat(2);
+            image[..cut].copy_from_slice(&wanted[..cut]);
+            let Content::Values { tags, .. } = Image::parse(&image).content else {
+                panic!("nothing left at {cut}")
+            };
+            assert!(tags == old || tags == new, "mixed at {cut}");
+        }
+    }
 }

@@ -6,21 +6,17 @@
 //! META of which both copies are damaged is not taken for an empty one. The machine goes on without its values, says so
 //! in a diagnostic, and writes nothing over what is left until META is reset.
 
-pub mod tlv;
-
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ichor_block::meta::tlv::{self, Content, Tags};
+use ichor_block::meta::{self as format, Image, Place};
 use ichor_cosi::{State, StateError};
 use ichor_resource::runtime::{MetaKey, MetaLoad};
 use tokio::runtime::Handle;
 use tracing::{error, warn};
-
-use tlv::{COPY_LEN, Content, META_LEN, Tags};
 
 /// The file of META where it is no partition, in the state directory.
 pub const META_FILE: &str = "meta";
@@ -77,6 +73,35 @@ pub enum MetaError {
     State(#[from] StateError),
 }
 
+/// What META holds, in memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Values {
+    tags: Tags,
+    /// Values in the block of old installations: read where there is no other, never written, only taken out.
+    legacy: Tags,
+}
+
+impl Values {
+    fn get(&self, key: u8) -> Option<&Vec<u8>> {
+        self.tags.get(&key).or_else(|| self.legacy.get(&key))
+    }
+
+    /// Takes a value out; one of an old installation stays where a newer one has hidden it.
+    fn remove(&mut self, key: u8) -> Option<Vec<u8>> {
+        self.tags.remove(&key).or_else(|| self.legacy.remove(&key))
+    }
+
+    /// What was read, with what is in memory already on top of it.
+    fn merge(&mut self, mut read: Self) {
+        read.tags.append(&mut self.tags);
+        *self = read;
+    }
+
+    fn keys(&self) -> impl Iterator<Item = u8> {
+        self.tags.keys().chain(self.legacy.keys()).copied()
+    }
+}
+
 /// META of this machine. Cheap to clone.
 #[derive(Clone)]
 pub struct Meta {
@@ -84,11 +109,11 @@ pub struct Meta {
 }
 
 struct Shared {
-    path: PathBuf,
+    place: Mutex<Place>,
     state: State,
     /// Where the disk is waited for: the runtime of whoever made this, and no caller's.
     runtime: Handle,
-    tags: Mutex<Tags>,
+    values: Mutex<Values>,
     /// Whether what is on disk was read or written, and is good.
     intact: AtomicBool,
     /// Whether what was read is damaged.
@@ -100,18 +125,29 @@ impl Meta {
     /// yet.
     pub fn new(state: State, path: impl Into<PathBuf>, runtime: Handle) -> Self {
         let (intact, damaged) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (path, tags) = (path.into(), Mutex::default());
-        Self { shared: Arc::new(Shared { path, state, runtime, tags, intact, damaged }) }
+        let (place, values) = (Mutex::new(Place::File(path.into())), Mutex::default());
+        Self { shared: Arc::new(Shared { place, state, runtime, values, intact, damaged }) }
+    }
+
+    /// Keeps META at another place from now on. Nothing is read or written yet; [`Meta::load`] reads what is there.
+    pub fn move_to(&self, place: Place) {
+        *self.shared.place.lock().unwrap_or_else(PoisonError::into_inner) = place;
+        self.shared.intact.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether META has a partition of its own, which outlives the state directory.
+    pub fn is_on_partition(&self) -> bool {
+        matches!(self.shared.place(), Place::Partition { .. })
     }
 
     /// Where META is kept, if both of its copies are damaged.
-    pub fn damaged(&self) -> Option<&Path> {
-        self.shared.damaged.load(Ordering::SeqCst).then_some(self.shared.path.as_path())
+    pub fn damaged(&self) -> Option<PathBuf> {
+        self.shared.damaged.load(Ordering::SeqCst).then(|| self.shared.path())
     }
 
     /// A value.
     pub fn get(&self, key: u8) -> Option<Vec<u8>> {
-        self.shared.lock().get(&key).cloned()
+        self.shared.lock().get(key).cloned()
     }
 
     /// Reads META and says so in the state. What is in memory already wins over what was read, and a META
@@ -120,18 +156,19 @@ impl Meta {
     /// # Errors
     /// When the disk fails.
     pub async fn load(&self) -> Result<(), MetaError> {
-        self.blocking(|shared, tags| {
-            let mut read = match shared.read() {
+        self.blocking(|shared, values| {
+            let read = match shared.read() {
                 Err(damaged @ MetaError::Damaged { .. }) => {
                     error!("{damaged}");
-                    Tags::new()
+                    Values::default()
                 }
                 read => read?,
             };
-            read.append(tags);
-            *tags = read;
-            for (key, value) in &*tags {
-                shared.show(*key, value)?;
+            values.merge(read);
+            for key in values.keys() {
+                if let Some(value) = values.get(key) {
+                    shared.show(key, value)?;
+                }
             }
             shared.state.modify::<MetaLoad>(NAMESPACE, LOADED, "", |spec| spec.done = true)?;
             Ok(())
@@ -144,16 +181,16 @@ impl Meta {
     /// # Errors
     /// [`MetaError::NoSpace`], [`MetaError::BadKey`], [`MetaError::Damaged`], or the disk's.
     pub async fn set(&self, key: u8, value: Vec<u8>) -> Result<(), MetaError> {
-        self.blocking(move |shared, tags| {
+        self.blocking(move |shared, values| {
             if key == tlv::END {
                 return Err(MetaError::BadKey { key });
             }
-            shared.check(tags)?;
-            let mut wanted = tags.clone();
-            wanted.insert(key, value);
+            shared.check(values)?;
+            let mut wanted = values.clone();
+            wanted.tags.insert(key, value);
             shared.write(&wanted)?;
-            *tags = wanted;
-            shared.show(key, &tags[&key])
+            *values = wanted;
+            shared.show(key, &values.tags[&key])
         })
         .await
     }
@@ -163,13 +200,16 @@ impl Meta {
     /// # Errors
     /// [`MetaError::NotFound`], or the disk's.
     pub async fn delete(&self, key: u8) -> Result<(), MetaError> {
-        self.blocking(move |shared, tags| {
-            shared.check(tags)?;
-            let mut wanted = tags.clone();
-            wanted.remove(&key).ok_or(MetaError::NotFound { key })?;
+        self.blocking(move |shared, values| {
+            shared.check(values)?;
+            let mut wanted = values.clone();
+            wanted.remove(key).ok_or(MetaError::NotFound { key })?;
             shared.write(&wanted)?;
-            *tags = wanted;
-            shared.hide(key)
+            *values = wanted;
+            match values.get(key) {
+                Some(older) => shared.show(key, older),
+                None => shared.hide(key),
+            }
         })
         .await
     }
@@ -179,9 +219,9 @@ impl Meta {
     /// # Errors
     /// When the disk fails.
     pub async fn flush(&self) -> Result<(), MetaError> {
-        self.blocking(|shared, tags| {
-            shared.check(tags)?;
-            shared.write(tags)
+        self.blocking(|shared, values| {
+            shared.check(values)?;
+            shared.write(values)
         })
         .await
     }
@@ -191,9 +231,9 @@ impl Meta {
     /// # Errors
     /// When the disk fails.
     pub async fn clear(&self) -> Result<(), MetaError> {
-        self.blocking(|shared, tags| {
-            shared.write(&Tags::new())?;
-            for key in std::mem::take(tags).into_keys() {
+        self.blocking(|shared, values| {
+            shared.write(&Values::default())?;
+            for key in std::mem::take(values).keys() {
                 shared.hide(key)?;
             }
             Ok(())
@@ -203,7 +243,7 @@ impl Meta {
 
     async fn blocking(
         &self,
-        work: impl FnOnce(&Shared, &mut Tags) -> Result<(), MetaError> + Send + 'static,
+        work: impl FnOnce(&Shared, &mut Values) -> Result<(), MetaError> + Send + 'static,
     ) -> Result<(), MetaError> {
         let shared = Arc::clone(&self.shared);
         let done = self.shared.runtime.spawn_blocking(move || work(&shared, &mut shared.lock()));
@@ -215,12 +255,20 @@ impl Meta {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Tags> {
-        self.tags.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Values> {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self) -> Place {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.place().path().to_owned()
     }
 
     fn disk(&self, source: io::Error) -> MetaError {
-        MetaError::Disk { path: self.path.clone(), source }
+        MetaError::Disk { path: self.path(), source }
     }
 
     fn show(&self, key: u8, value: &[u8]) -> Result<(), MetaError> {
@@ -238,74 +286,44 @@ impl Shared {
     }
 
     /// The values on disk; notes whether they are damaged.
-    fn read(&self) -> Result<Tags, MetaError> {
-        let mut copies = vec![0; 2 * COPY_LEN];
-        let content = match File::open(&self.path).and_then(|file| read_up_to(&file, &mut copies)) {
-            Ok(len) => tlv::decode_either(&copies[..len]),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Content::Blank,
+    fn read(&self) -> Result<Values, MetaError> {
+        let image = match format::read(&self.place()) {
+            Ok(image) => image,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Image::blank(),
             Err(error) => return Err(self.disk(error)),
         };
-        self.damaged.store(content == Content::Damaged, Ordering::SeqCst);
-        self.intact.store(content != Content::Damaged, Ordering::SeqCst);
-        match content {
-            Content::Blank => Ok(Tags::new()),
+        let damaged = image.content == Content::Damaged;
+        self.damaged.store(damaged, Ordering::SeqCst);
+        self.intact.store(!damaged, Ordering::SeqCst);
+        let tags = match image.content {
+            Content::Blank => Tags::new(),
             Content::Values { tags, both } => {
                 if !both {
-                    warn!(path = %self.path.display(), "one of the two copies of META is damaged; using the other");
+                    warn!(path = %self.path().display(), "one of the two copies of META is damaged; using the other");
                 }
-                Ok(tags)
+                tags
             }
-            Content::Damaged => Err(MetaError::Damaged { path: self.path.clone() }),
-        }
+            Content::Damaged => return Err(MetaError::Damaged { path: self.path() }),
+        };
+        Ok(Values { tags, legacy: image.legacy })
     }
 
     /// Before a change: what is on disk and was not read yet is read, and is an error while it is damaged. It may have
     /// been cleared since it was found so.
-    fn check(&self, tags: &mut Tags) -> Result<(), MetaError> {
+    fn check(&self, values: &mut Values) -> Result<(), MetaError> {
         if !self.intact.load(Ordering::SeqCst) {
-            let mut read = self.read()?;
-            read.append(tags);
-            *tags = read;
+            values.merge(self.read()?);
         }
         Ok(())
     }
 
-    fn write(&self, tags: &Tags) -> Result<(), MetaError> {
-        let copy = tlv::encode(tags).ok_or(MetaError::NoSpace)?;
-        write_copies(&self.path, &copy).map_err(|error| self.disk(error))?;
+    fn write(&self, values: &Values) -> Result<(), MetaError> {
+        let written = format::write(&self.place(), &values.tags, &values.legacy);
+        written.map_err(|error| self.disk(error))?.ok_or(MetaError::NoSpace)?;
         self.damaged.store(false, Ordering::SeqCst);
         self.intact.store(true, Ordering::SeqCst);
         Ok(())
     }
-}
-
-/// Fills the buffer as far as the file goes, and gives how far that is.
-fn read_up_to(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut at = 0;
-    while at < buffer.len() {
-        match file.read_at(&mut buffer[at..], at as u64)? {
-            0 => break,
-            read => at += read,
-        }
-    }
-    Ok(at)
-}
-
-/// One copy after the other, each on disk before the next: a power cut leaves at least one of them whole.
-fn write_copies(path: &Path, copy: &[u8]) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    let found = file.metadata()?;
-    if found.is_file() && found.len() < META_LEN as u64 {
-        file.set_len(META_LEN as u64)?;
-    }
-    for at in [0, COPY_LEN as u64] {
-        file.write_all_at(copy, at)?;
-        file.sync_all()?;
-    }
-    if let Some(folder) = path.parent().filter(|_| found.is_file()) {
-        File::open(folder)?.sync_all()?;
-    }
-    Ok(())
 }
 
 fn id(key: u8) -> String {
@@ -314,6 +332,9 @@ fn id(key: u8) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ichor_block::meta::adv;
+    use ichor_block::meta::tlv::{COPY_LEN, META_LEN};
+
     use super::*;
 
     #[tokio::test]
@@ -335,7 +356,7 @@ mod tests {
 
         let (state, _) = ichor_testkit::state();
         let again = Meta::new(state.clone(), &path, Handle::current());
-        again.shared.lock().insert(0x0f, b"set before it was read".to_vec());
+        again.shared.lock().tags.insert(0x0f, b"set before it was read".to_vec());
         again.load().await.unwrap();
         assert_eq!(again.get(0x0a).as_deref(), Some(&b"hello"[..]));
         assert_eq!(state.list::<MetaKey>("runtime").len(), 2);
@@ -352,6 +373,52 @@ mod tests {
         assert!(matches!(meta.set(0, b"x".to_vec()).await, Err(MetaError::BadKey { .. })));
         assert_eq!(meta.get(2), None);
         assert!(state.get::<MetaKey>("runtime", "0x02").is_err());
+    }
+
+    #[tokio::test]
+    async fn values_of_an_old_installation_are_read_hidden_and_taken_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(META_FILE);
+        let old = Tags::from([(0x06, b"A".to_vec()), (0x0a, b"old".to_vec())]);
+        let zeros = vec![0; META_LEN - adv::LEN];
+        std::fs::write(&path, [zeros, adv::encode(&old)].concat()).unwrap();
+        let (state, _) = ichor_testkit::state();
+        let meta = Meta::new(state.clone(), &path, Handle::current());
+        meta.load().await.unwrap();
+        assert_eq!(state.get::<MetaKey>("runtime", "0x06").unwrap().value, "A");
+        meta.set(0x0a, b"new".to_vec()).await.unwrap();
+        assert_eq!(meta.get(0x0a).as_deref(), Some(&b"new"[..]));
+        // What hid the old value goes first, then the old value itself.
+        meta.delete(0x0a).await.unwrap();
+        assert_eq!(state.get::<MetaKey>("runtime", "0x0a").unwrap().value, "old");
+        meta.delete(0x0a).await.unwrap();
+        assert!(matches!(meta.delete(0x0a).await, Err(MetaError::NotFound { .. })));
+        let again = Meta::new(ichor_testkit::state().0, &path, Handle::current());
+        again.load().await.unwrap();
+        assert_eq!((again.get(0x06).as_deref(), again.get(0x0a)), (Some(&b"A"[..]), None));
+    }
+
+    #[tokio::test]
+    async fn what_was_set_before_its_partition_was_found_goes_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (disk, partition) = (folder.path().join("sda"), folder.path().join("sda1"));
+        std::fs::write(&disk, "").unwrap();
+        std::fs::write(&partition, vec![0; META_LEN]).unwrap();
+        let (state, _) = ichor_testkit::state();
+        let meta = Meta::new(state, folder.path().join(META_FILE), Handle::current());
+        meta.set(0x0a, b"early".to_vec()).await.unwrap();
+        assert!(!meta.is_on_partition());
+        meta.move_to(Place::Partition { partition: partition.clone(), disk: disk.clone() });
+        assert!(meta.is_on_partition());
+        meta.load().await.unwrap();
+        meta.set(0x0b, b"late".to_vec()).await.unwrap();
+        let again = Meta::new(ichor_testkit::state().0, "/nowhere", Handle::current());
+        again.move_to(Place::Partition { partition, disk });
+        again.load().await.unwrap();
+        assert_eq!(
+            (again.get(0x0a).as_deref(), again.get(0x0b).as_deref()),
+            (Some(&b"early"[..]), Some(&b"late"[..]))
+        );
     }
 
     #[tokio::test]
@@ -385,7 +452,7 @@ mod tests {
         // The machine starts without its values, and says so.
         meta.load().await.unwrap();
         assert!(state.get::<MetaLoad>("runtime", "meta-loaded").unwrap().done);
-        assert_eq!(meta.damaged(), Some(path.as_path()));
+        assert_eq!(meta.damaged(), Some(path.clone()));
         let error = meta.set(0x0b, b"new".to_vec()).await.unwrap_err();
         assert!(error.to_string().contains("both copies of META are damaged"), "{error}");
         assert!(matches!(meta.flush().await, Err(MetaError::Damaged { .. })));

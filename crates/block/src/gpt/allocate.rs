@@ -92,13 +92,37 @@ impl Table {
     /// # Errors
     /// [`GptError::NoRoom`], [`GptError::NoEntry`], [`GptError::Name`]; the table is unchanged then.
     pub fn add(&mut self, new: &NewPartition) -> Result<u32, GptError> {
+        self.put(new, |fitting| fitting.min_by_key(|range| range.sectors()))
+    }
+
+    /// As [`Table::add`], but into the largest free range: for what is to have as much as there is.
+    ///
+    /// # Errors
+    /// As [`Table::add`].
+    pub fn add_to_largest(&mut self, new: &NewPartition) -> Result<u32, GptError> {
+        let largest = self.largest_free();
+        match new.size {
+            // The smallest range that has all of it.
+            Some(most) if most <= largest => {
+                let exact = NewPartition { minimum: most.max(new.minimum), ..new.clone() };
+                self.put(&exact, |fitting| fitting.min_by_key(|range| range.sectors()))
+            }
+            _ => self.put(new, |fitting| fitting.max_by_key(|range| range.sectors())),
+        }
+    }
+
+    fn put(
+        &mut self,
+        new: &NewPartition,
+        choose: impl FnOnce(&mut dyn Iterator<Item = FreeRange>) -> Option<FreeRange>,
+    ) -> Result<u32, GptError> {
         if new.name.encode_utf16().count() > NAME_MAX {
             return Err(GptError::Name { name: new.name.clone() });
         }
         let sector = u64::from(self.sector_size);
         let minimum = new.minimum.div_ceil(sector);
-        let fitting = self.free_ranges().into_iter().filter(|range| range.sectors() >= minimum);
-        let range = fitting.min_by_key(|range| range.sectors()).ok_or_else(|| GptError::NoRoom {
+        let mut fitting = self.free_ranges().into_iter().filter(|range| range.sectors() >= minimum);
+        let range = choose(&mut fitting).ok_or_else(|| GptError::NoRoom {
             name: new.name.clone(),
             wanted: new.minimum,
             largest: self.largest_free(),

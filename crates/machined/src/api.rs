@@ -23,6 +23,7 @@ pub mod ration;
 pub mod reply;
 pub mod server;
 pub mod sockets;
+pub mod storage;
 pub mod streams;
 pub mod walk;
 pub mod why;

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ichor_ctl_block::volumes::{SystemVolumes, VolumeManagerController};
+use ichor_ctl_block::{SystemBlock, VolumeConfigController};
 use ichor_ctl_k8s::kubelet_service::KubeletServiceController;
 use ichor_ctl_runtime::{
     DirectoryVolumeController, HostFiles, KmsgLogDeliveryController, LogDeliveryController,
@@ -22,6 +24,7 @@ use crate::kernel_log::NodeKernelLog;
 use crate::kubelet;
 use crate::node::Node;
 use crate::platform::Mode;
+use crate::programs::Programs;
 use crate::trust::{self, SystemResolver, TrustClient};
 use crate::version;
 
@@ -61,10 +64,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         kubernetes: Path::new(KUBELET_RUNTIME).exists(),
     };
     ichor_ctl_runtime::register(runtime, ports)?;
-    runtime.register(DirectoryVolumeController::new(vec![
-        ("STATE", node.host.paths.state.clone()),
-        ("EPHEMERAL", node.host.paths.ephemeral.clone()),
-    ]))?;
+    volumes(node)?;
     shipping(node)?;
     let unified = ichor_sys::cgroup::Cgroups::detect(Path::new(ichor_sys::cgroup::MOUNT_POINT))
         .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Unified);
@@ -96,6 +96,27 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
     }
     ichor_ctl_etcd::register(runtime)?;
     ichor_ctl_cluster::register(runtime, version::COMPATIBLE_TAG, Arc::new(trust::discovery))?;
+    Ok(())
+}
+
+/// Whether this machine has disks: a sandbox has none, and those of its host are not shown in it.
+pub(crate) fn has_disks() -> bool {
+    ichor_sys::power::in_first_pid_namespace()
+}
+
+/// Disks and volumes. META may be a partition; what else a machine keeps is in directories.
+fn volumes(node: &Arc<Node>) -> Result<(), FamilyError> {
+    let (runtime, paths) = (&node.store.controllers, &node.host.paths);
+    let (state, ephemeral) = (paths.state.clone(), paths.ephemeral.clone());
+    if !has_disks() {
+        let places = vec![("STATE", state), ("EPHEMERAL", ephemeral)];
+        runtime.register(DirectoryVolumeController::new(places))?;
+        return Ok(());
+    }
+    ichor_ctl_block::register(runtime, SystemBlock::new("/"), Path::new(UDEVD).exists())?;
+    let directories = vec![("STATE", state, 0o700), ("EPHEMERAL", ephemeral, 0o755)];
+    runtime.register(VolumeConfigController::new(directories))?;
+    runtime.register(VolumeManagerController::new(SystemVolumes::new(Programs(node.services.port()))))?;
     Ok(())
 }
 

@@ -34,6 +34,8 @@ pub static HOST: Lane = Lane::new(FEW);
 pub static MOUNTS: Lane = Lane::new(FEW);
 /// Clocks that are devices, and names of time servers.
 pub static TIME: Lane = Lane::new(FEW);
+/// Disks that are wiped.
+pub static DISKS: Lane = Lane::new(FEW);
 /// Everything else: new keys, mostly.
 pub static OTHER: Lane = Lane::new(FEW);
 
@@ -41,7 +43,7 @@ pub static OTHER: Lane = Lane::new(FEW);
 const FEW: usize = 4;
 
 /// Threads of all lanes together.
-pub const THREADS: usize = 6 * FEW;
+pub const THREADS: usize = 7 * FEW;
 
 impl Lane {
     const fn new(threads: usize) -> Self {

@@ -22,6 +22,7 @@ pub mod node;
 pub mod platform;
 pub mod pods;
 pub mod prism;
+mod programs;
 pub mod reactor;
 pub mod registryd;
 pub mod sequencer;

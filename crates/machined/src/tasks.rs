@@ -82,7 +82,10 @@ impl Tasks for NodeTasks {
             Task::StartMachined => {
                 Box::pin(services::start_machined(manager, paths, Arc::clone(&self.serve)))
             }
-            Task::ReloadMeta => Box::pin(storage::reload_meta(store.meta.clone())),
+            Task::ReloadMeta => {
+                let has_disks = crate::families::has_disks();
+                Box::pin(storage::reload_meta(state, store.meta.clone(), has_disks))
+            }
             Task::LoadConfig => Box::pin(config::load(state)),
             Task::MemorySizeCheck => {
                 config::check_memory(&state);
@@ -106,7 +109,7 @@ impl Tasks for NodeTasks {
             Task::LeaveEtcd => Box::pin(kubernetes::leave_etcd(node.etcd.clone())),
             Task::TeardownLifecycle => Box::pin(storage::teardown_lifecycle(state)),
             Task::StopAllServices => Box::pin(services::stop_all(manager)),
-            Task::ResetSystemDisk => Box::pin(storage::reset_all(paths)),
+            Task::ResetSystemDisk => Box::pin(storage::reset_all(paths, store.meta.clone())),
             Task::ResetSystemDiskSpec => {
                 let (meta, request) = (store.meta.clone(), context.request);
                 Box::pin(async move {

@@ -1,7 +1,13 @@
 //! The same node on a real kernel: QEMU without KVM, our initramfs, squashfs root, real PID 1,
 //! cgroup v2, devtmpfs, an address by DHCP.
 
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
 use anyhow::ensure;
+use ichor_block::Guid;
+use ichor_block::gpt::{Geometry, NewPartition, Table};
 use ichor_live::vm::{BOOT_MAX, Machine, TimeServer};
 use ichor_live::{Fleet, eventually, wait};
 use jiff::{Timestamp, ToSpan};
@@ -10,7 +16,10 @@ use jiff::{Timestamp, ToSpan};
 fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
     let client = Fleet::named("vm", 90).unwrap();
     let address = client.loopback(1);
-    let mut machine = Machine::boot(&address).unwrap();
+    let disk = client.home().join("disk");
+    make_disk(&disk);
+    let drive = format!("file={},format=raw,if=virtio,serial=test-disk", disk.display());
+    let mut machine = Machine::boot_with(&address, &["-drive", &drive], &[]).unwrap();
     let maintenance = |what: &str| {
         wait(what, BOOT_MAX, || client.ok(&["get", "addresses", "--insecure", "-n", &address]).ok())
     };
@@ -24,6 +33,8 @@ fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
             .filter(|t| t.contains("10.0.2.15"))
     })
     .unwrap_or_else(|error| panic!("{error}: {addresses}"));
+
+    disks_are_shown_and_wiped(&client, &address, &disk);
 
     // A configuration, then the configured API over mutual TLS.
     let dir = client.home().join("config");
@@ -89,10 +100,15 @@ fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
     let seen = node(&["read", &format!("/proc/{}/mountinfo", pid.trim())]).unwrap();
     assert!(!seen.contains("/system/state") && !seen.contains(" / / rw"), "{seen}");
 
-    // A real reboot: without disks the machine comes back to maintenance mode, with a new boot id.
+    // META is on its partition, and survives.
+    node(&["meta", "write", "0x0c", "kept-on-disk"]).unwrap();
+
+    // A real reboot: without STATE on a disk the machine comes back to maintenance mode, with a new boot id.
     let boot_id = node(&["read", "/proc/sys/kernel/random/boot_id"]).unwrap();
     node(&["reboot", "--wait=false"]).unwrap();
     maintenance("the maintenance API answers after the reboot").unwrap();
+    let kept = client.ok(&["get", "metakeys", "0x0c", "--insecure", "-n", &address, "-o", "yaml"]).unwrap();
+    assert!(kept.contains("kept-on-disk"), "{kept}");
     configure();
     let after = node(&["read", "/proc/sys/kernel/random/boot_id"]).unwrap();
     assert_ne!(boot_id, after);
@@ -101,6 +117,65 @@ fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
     node(&["shutdown", "--wait=false"]).unwrap();
     let status = wait("the machine is off", BOOT_MAX, || machine.ended()).unwrap();
     assert!(status.success(), "{status}");
+}
+
+/// A disk with META, as an installed machine has it, and a partition with swap in it.
+fn make_disk(path: &Path) {
+    let geometry = Geometry { size: 64 << 20, sector_size: 512, io_size: 0 };
+    let mut table = Table::new(geometry, Guid::from_random([1; 16])).unwrap();
+    for (name, guid, size) in [("META", 2, 1 << 20), ("DATA", 3, 16 << 20)] {
+        table
+            .add(&NewPartition::new(name, Guid::LINUX_DATA, Guid::from_random([guid; 16])).size(size))
+            .unwrap();
+    }
+    let mut file = File::create(path).unwrap();
+    file.set_len(geometry.size).unwrap();
+    table.write(&mut file).unwrap();
+    // A header of swap: its version, its pages, its signature at the end of the first page.
+    let (data, _) = table.offset_and_size(2).unwrap();
+    for (offset, bytes) in [(1024, &[1, 0, 0, 0, 255, 0, 0, 0][..]), (4086, b"SWAPSPACE2")] {
+        file.seek(SeekFrom::Start(data + offset)).unwrap();
+        file.write_all(bytes).unwrap();
+    }
+}
+
+/// What the machine finds on its disk, before it is anybody's: a partition is wiped by its name, on the disk itself.
+fn disks_are_shown_and_wiped(client: &Fleet, address: &str, disk: &Path) {
+    let get = |resource: &str| client.ok(&["get", resource, "--insecure", "-n", address]);
+    let wait_for = |resource: &str, word: &str| {
+        wait(&format!("{word} among {resource}"), BOOT_MAX, || {
+            get(resource).ok().filter(|text| text.contains(word))
+        })
+        .unwrap()
+    };
+    let disks = wait_for("disks", "test-disk");
+    let line = disks.lines().find(|line| line.contains(" vda ")).unwrap();
+    assert!(line.contains("67 MB") && line.contains("virtio"), "{disks}");
+    let volumes = wait_for("discoveredvolumes", " vda2 ");
+    for (id, words) in [("vda", ["gpt", "disk"]), ("vda1", ["META", "partition"]), ("vda2", ["swap", "DATA"])]
+    {
+        let line = volumes.lines().find(|line| line.split_whitespace().any(|word| word == id));
+        assert!(words.iter().all(|word| line.is_some_and(|line| line.contains(word))), "{id}: {volumes}");
+    }
+    wait_for("systemdisk", "vda");
+    let meta = wait_for("volumestatus", "/dev/vda1");
+    assert!(meta.lines().any(|line| line.contains(" META ") && line.contains("ready")), "{meta}");
+    wait_for("blockdevices", " vda1 ");
+
+    client
+        .refused(&["wipe", "disk", "vdz", "--insecure", "-n", address], "blockdevice \"vdz\" not found")
+        .unwrap();
+    client.ok(&["wipe", "disk", "vda2", "--drop-partition", "--insecure", "-n", address]).unwrap();
+    wait("the partition is gone", BOOT_MAX, || {
+        get("discoveredvolumes").ok().filter(|text| !text.contains(" vda2 "))
+    })
+    .unwrap();
+    wait("the device is gone", BOOT_MAX, || get("blockdevices").ok().filter(|text| !text.contains(" vda2 ")))
+        .unwrap();
+    let image = std::fs::read(disk).unwrap();
+    let (table, health) = Table::read(&image, 512).unwrap().unwrap();
+    assert_eq!(table.partitions().keys().collect::<Vec<_>>(), [&1], "{health:?}");
+    assert!(!image.windows(10).any(|window| window == b"SWAPSPACE2"));
 }
 
 /// The machine starts with a clock that is 200 days behind and makes its certificate by it, which ended long ago for

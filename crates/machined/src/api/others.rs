@@ -1,4 +1,4 @@
-//! The smaller services: time, inspection, storage.
+//! The smaller services: time, inspection.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -6,12 +6,10 @@ use std::time::{Duration, SystemTime};
 use tonic::{Request, Response, Status};
 
 use ichor_net::sntp;
-use ichor_resource::block::{Disk, SystemDisk};
 use ichor_resource::network::TimeServerStatus;
 use ichor_wire::inspect::inspect_service_server::InspectService;
-use ichor_wire::storage::storage_service_server::StorageService;
 use ichor_wire::time::time_service_server::TimeService;
-use ichor_wire::{inspect, storage, time};
+use ichor_wire::{inspect, time};
 
 use super::machine::Api;
 use super::reply::chain;
@@ -22,9 +20,6 @@ const QUERY_MAX: Duration = Duration::from_secs(5);
 
 /// Id of the one time server status.
 const TIME_SERVERS: &str = "timeservers";
-
-/// Id of the one system disk.
-const SYSTEM_DISK: &str = "system-disk";
 
 #[tonic::async_trait]
 impl TimeService for Api {
@@ -112,66 +107,5 @@ impl InspectService for Api {
             .collect();
         let message = inspect::ControllerRuntimeDependency { metadata: None, edges };
         Ok(Response::new(inspect::ControllerRuntimeDependenciesResponse { messages: vec![message] }))
-    }
-}
-
-#[tonic::async_trait]
-impl StorageService for Api {
-    async fn disks(&self, _request: Request<()>) -> Result<Response<storage::DisksResponse>, Status> {
-        let system = self.node.store.state.find::<SystemDisk>("runtime", SYSTEM_DISK);
-        let disks = self
-            .node
-            .store
-            .state
-            .list::<Disk>("runtime")
-            .iter()
-            .map(|disk| {
-                let is_system = system.as_ref().is_some_and(|system| disk.id() == system.disk_id.as_str());
-                wire_disk(disk.spec(), is_system)
-            })
-            .collect();
-        let message = storage::Disks { metadata: None, disks };
-        Ok(Response::new(storage::DisksResponse { messages: vec![message] }))
-    }
-
-    async fn block_device_wipe(
-        &self,
-        request: Request<storage::BlockDeviceWipeRequest>,
-    ) -> Result<Response<storage::BlockDeviceWipeResponse>, Status> {
-        for wipe in &request.get_ref().devices {
-            let device = format!("/dev/{}", wipe.device);
-            let known =
-                self.node.store.state.list::<Disk>("runtime").iter().any(|disk| disk.dev_path == device);
-            if !known {
-                return Err(Status::not_found(format!("blockdevice {:?} not found", wipe.device)));
-            }
-        }
-        Err(Status::unimplemented("wiping block devices is not supported yet"))
-    }
-}
-
-fn wire_disk(disk: &Disk, system_disk: bool) -> storage::Disk {
-    use storage::disk::DiskType;
-    let kind = match (disk.cdrom, disk.transport.as_str(), disk.rotational) {
-        (true, _, _) => DiskType::Cd,
-        (false, "nvme", _) => DiskType::Nvme,
-        (false, "mmc", _) => DiskType::Sd,
-        (false, _, true) => DiskType::Hdd,
-        (false, _, false) => DiskType::Ssd,
-    };
-    storage::Disk {
-        size: disk.size,
-        model: disk.model.clone(),
-        device_name: disk.dev_path.clone(),
-        name: String::new(),
-        serial: disk.serial.clone(),
-        modalias: disk.modalias.clone(),
-        uuid: disk.uuid.clone(),
-        wwid: disk.wwid.clone(),
-        r#type: kind.into(),
-        bus_path: disk.bus_path.clone(),
-        system_disk,
-        subsystem: disk.sub_system.clone(),
-        readonly: disk.readonly,
     }
 }

@@ -123,6 +123,11 @@ impl ServiceManager {
         }
     }
 
+    /// Who starts the processes.
+    pub(crate) fn port(&self) -> Arc<dyn ProcessPort> {
+        Arc::clone(&self.shared.port)
+    }
+
     /// Says where the roots of containers come from. The first word counts.
     pub fn with_images(&self, images: Arc<dyn ImagePort>) {
         let _ = self.shared.images.set(images);

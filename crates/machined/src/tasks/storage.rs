@@ -1,11 +1,15 @@
 //! Tasks about what survives a reboot: META and the system volumes.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use ichor_cosi::{State, StateError};
+use ichor_block::meta::Place;
+use ichor_cosi::{State, StateError, Typed};
+use ichor_ctl_block::META_LABEL;
 use ichor_ctl_runtime::meta::STATE_ENCRYPTION;
 use ichor_ctl_runtime::{Meta, MetaError};
-use ichor_resource::block::VolumeLifecycle;
+use ichor_resource::block::{VolumeLifecycle, VolumePhase, VolumeStatus};
+use tracing::warn;
 
 use super::failed;
 use crate::node::Paths;
@@ -14,14 +18,41 @@ use crate::sequencer::TaskError;
 /// The one id of the volume lifecycle.
 pub(crate) const VOLUMES: &str = "volumes";
 
-/// Reads META.
-pub(super) async fn reload_meta(meta: Meta) -> Result<(), TaskError> {
+/// How long the disks are waited for; a disk that spins up takes a while, one that is broken takes for ever.
+const DISKS_MAX: Duration = Duration::from_secs(45);
+
+/// Finds the partition of META where the machine may have one, and reads META.
+pub(super) async fn reload_meta(state: State, meta: Meta, has_disks: bool) -> Result<(), TaskError> {
+    if has_disks {
+        match tokio::time::timeout(DISKS_MAX, meta_partition(&state)).await {
+            Ok(place) => place?.into_iter().for_each(|place| meta.move_to(place)),
+            Err(_) => warn!(
+                seconds = DISKS_MAX.as_secs(),
+                "disks are not ready; META is looked for in no partition"
+            ),
+        }
+    }
     meta.load().await.map_err(failed)
 }
 
-/// Clears the system volumes.
-pub(super) async fn reset_all(paths: Paths) -> Result<(), TaskError> {
-    clear(vec![paths.state, paths.ephemeral]).await
+/// Where META is, once that is decided: `None` on a machine that is not installed.
+async fn meta_partition(state: &State) -> Result<Option<Place>, TaskError> {
+    let is_decided =
+        |found: &Typed<VolumeStatus>| matches!(found.phase, VolumePhase::Ready | VolumePhase::Missing);
+    let volume = state.wait_for::<VolumeStatus>("runtime", META_LABEL, is_decided).await.map_err(failed)?;
+    Ok((volume.phase == VolumePhase::Ready).then(|| Place::Partition {
+        partition: volume.mount_location.clone().into(),
+        disk: volume.parent_location.clone().into(),
+    }))
+}
+
+/// Clears the system volumes, META among them: where it is a file it is in one of the directories.
+pub(super) async fn reset_all(paths: Paths, meta: Meta) -> Result<(), TaskError> {
+    clear(vec![paths.state, paths.ephemeral]).await?;
+    if meta.is_on_partition() {
+        meta.clear().await.map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Clears the named system volumes.

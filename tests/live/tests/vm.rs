@@ -18,8 +18,9 @@ fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
     let address = client.loopback(1);
     let disk = client.home().join("disk");
     make_disk(&disk);
-    let drive = format!("file={},format=raw,if=virtio,serial=test-disk", disk.display());
-    let mut machine = Machine::boot_with(&address, &["-drive", &drive], &[]).unwrap();
+    let drive = format!("file={},format=raw,if=none,id=disk", disk.display());
+    let drive = ["-drive", &drive, "-device", "virtio-blk-pci,drive=disk,serial=test-disk"];
+    let mut machine = Machine::boot_with(&address, &drive, &[]).unwrap();
     let maintenance = |what: &str| {
         wait(what, BOOT_MAX, || client.ok(&["get", "addresses", "--insecure", "-n", &address]).ok())
     };

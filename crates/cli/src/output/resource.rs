@@ -189,7 +189,7 @@ struct Columns {
 /// The key a simple path such as `{.key.more}` starts with.
 fn first_key(expression: &str) -> Option<String> {
     let inner = expression.strip_prefix("{.")?.strip_suffix('}')?;
-    let end = inner.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(inner.len());
+    let end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(inner.len());
     let simple = end > 0 && !inner.contains(['{', '$', '@', '*', '\\']) && !inner.contains("..");
     simple.then(|| inner[..end].to_owned())
 }
@@ -455,6 +455,7 @@ mod tests {
     #[test]
     fn only_the_keys_of_the_columns_are_read() {
         for (expression, key) in [
+            ("{.pretty_size}", Some("pretty_size")),
             ("{.hostname}", Some("hostname")),
             ("{.status.ready}", Some("status")),
             ("{.aliases[:]}", Some("aliases")),

@@ -2,183 +2,25 @@
 //! node expects.
 //!
 //! The container programs are those of `build/components`; without them, or with `--bare`, the image is small and its
-//! node runs everything but Kubernetes.
+//! node runs everything but Kubernetes. What a machine with disks needs beside them are programs of Debian ([`tools`]).
+//!
+//! What can be executed is checked against a list ([`executables`]).
 //!
 //! The same input gives the same bytes: owners and times are fixed and entries come in a fixed order.
+
+mod executables;
+mod layout;
+mod tools;
 
 use std::fs;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use backhand::compression::Compressor;
-use backhand::{FilesystemCompressor, FilesystemWriter, NodeHeader};
 
-/// Names the one program answers to.
-const PROGRAMS: &[&str] = &["apid", "init", "machined", "poweroff", "reboot", "shutdown", "trustd"];
-
-/// Programs of `build/components` that run on the node itself, and where they lie there. What runs in containers comes
-/// in images.
-const COMPONENTS: &[(&str, &str)] = &[
-    ("cni/bridge", "opt/cni/bin/bridge"),
-    ("cni/firewall", "opt/cni/bin/firewall"),
-    ("cni/host-local", "opt/cni/bin/host-local"),
-    ("cni/loopback", "opt/cni/bin/loopback"),
-    ("cni/portmap", "opt/cni/bin/portmap"),
-    ("containerd", "usr/bin/containerd"),
-    ("containerd-shim-runc-v2", "usr/bin/containerd-shim-runc-v2"),
-    ("flannel", "opt/cni/bin/flannel"),
-    ("runc", "usr/bin/runc"),
-];
-
-/// Directories, parents first. Most are places to mount on.
-const DIRECTORIES: &[&str] = &[
-    ".extra",
-    "boot",
-    "boot/EFI",
-    "dev",
-    "etc",
-    "etc/cni",
-    "etc/cni/net.d",
-    "etc/containerd",
-    "etc/cri",
-    "etc/cri/conf.d",
-    "etc/cri/conf.d/hosts",
-    "etc/iscsi",
-    "etc/kubernetes",
-    "etc/kubernetes/manifests",
-    "etc/lvm",
-    "etc/nvme",
-    "etc/selinux",
-    "etc/selinux/targeted",
-    "etc/selinux/targeted/contexts",
-    "etc/selinux/targeted/contexts/files",
-    "etc/ssl",
-    "etc/ssl/certs",
-    "mnt",
-    "opt",
-    "opt/cni",
-    "opt/cni/bin",
-    "opt/containerd",
-    "opt/containerd/bin",
-    "opt/containerd/lib",
-    "proc",
-    "root",
-    "run",
-    "sys",
-    "system",
-    "tmp",
-    "usr",
-    "usr/bin",
-    "usr/etc",
-    "usr/lib",
-    "usr/lib/firmware",
-    "usr/lib/modules",
-    "usr/lib/udev",
-    "usr/libexec",
-    "usr/libexec/kubernetes",
-    "usr/local",
-    "usr/local/bin",
-    "usr/local/etc",
-    "usr/local/lib",
-    "usr/local/lib/kubelet",
-    "usr/local/lib/kubelet/credentialproviders",
-    "usr/local/sbin",
-    "usr/local/share",
-    "usr/share",
-    "var",
-];
-
-/// Empty files to bind the real ones on.
-const BIND_TARGETS: &[&str] = &[
-    "etc/cri/conf.d/01-registries.part",
-    "etc/cri/conf.d/02-host.part",
-    "etc/cri/conf.d/20-customization.part",
-    "etc/cri/conf.d/base-spec.json",
-    "etc/cri/conf.d/cri.toml",
-    "etc/extensions.yaml",
-    "etc/hostname",
-    "etc/hosts",
-    "etc/iscsi/initiatorname.iscsi",
-    "etc/machine-id",
-    "etc/nvme/hostid",
-    "etc/nvme/hostnqn",
-    "etc/resolv.conf",
-    "etc/selinux/targeted/contexts/files/file_contexts",
-    "etc/ssl/certs/ca-certificates.crt",
-];
-
-const LINKS: &[(&str, &str)] = &[
-    ("bin", "usr/bin"),
-    ("etc/ca-certificates", "ssl"),
-    ("etc/localtime", "/usr/share/zoneinfo/UTC"),
-    ("etc/mtab", "/proc/self/mounts"),
-    ("etc/pki", "ssl"),
-    ("lib", "usr/lib"),
-    ("lib64", "usr/lib"),
-    ("sbin", "usr/bin"),
-    ("usr/lib64", "lib"),
-    ("usr/local/share/ca-certificates", "/etc/ssl"),
-    ("usr/sbin", "bin"),
-    ("usr/share/ca-certificates", "/etc/ssl"),
-];
-
-/// The container runtime's own file; all that may change is in the one it names.
-const CRI: &str = "\
-version = 3
-
-disabled_plugins = [
-    'io.containerd.differ.v1.erofs',
-    'io.containerd.internal.v1.tracing',
-    'io.containerd.snapshotter.v1.blockfile',
-    'io.containerd.snapshotter.v1.erofs',
-    'io.containerd.tracing.processor.v1.otlp',
-]
-
-imports = ['/etc/cri/conf.d/cri.toml']
-
-[debug]
-  format = 'json'
-  level = 'info'
-";
-
-/// The first part of what the runtime is told: pods keep what they unpacked, not what they downloaded.
-const CRI_BASE: &str = "\
-version = 3
-
-[plugins]
-  [plugins.'io.containerd.cri.v1.images']
-    discard_unpacked_layers = true
-    use_local_image_pull = true
-
-  [plugins.'io.containerd.cri.v1.runtime']
-    [plugins.'io.containerd.cri.v1.runtime'.containerd]
-      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes]
-        [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-          base_runtime_spec = '/etc/cri/conf.d/base-spec.json'
-
-  [plugins.'io.containerd.nri.v1.nri']
-    disable = true
-";
-
-/// Files with content. Users are those that services run as; nobody can log in.
-const FILES: &[(&str, &str)] = &[
-    ("etc/cri/conf.d/00-base.part", CRI_BASE),
-    ("etc/cri/containerd.toml", CRI),
-    ("etc/group", "root:x:0:\ntty:x:5:\napid:x:50:\ntrustd:x:51:\netcd:x:60:\nnogroup:x:65534:\n"),
-    ("etc/nfsmount.conf", "[ NFSMount_Global_Options ]\nnolock=true\n"),
-    ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
-    (
-        "etc/passwd",
-        "root:x:0:0:root:/:/nologin\napid:x:50:50:apid:/:/nologin\ntrustd:x:51:51:trustd:/:/nologin\n\
-         etcd:x:60:60:etcd:/:/nologin\nnobody:x:65534:65534:nobody:/:/nologin\n",
-    ),
-    (
-        "etc/ssl/certs/ca-certificates",
-        "# No certificate authority is trusted: the package ca-certificates was missing when the image was built,\n\
-         # and no bundle was named (cargo xtask image --ca-bundle FILE).\n",
-    ),
-];
+use crate::content::{Content, Entry};
+use crate::squashfs::{self, content_digest, digest, header};
+use layout::{BIND_TARGETS, COMPONENTS, DIRECTORIES, FILES, LINKS, PROGRAMS};
 
 /// Where the package ca-certificates keeps the authorities that browsers trust, a file each.
 const AUTHORITIES: &str = "/usr/share/ca-certificates/mozilla";
@@ -195,41 +37,40 @@ struct Options {
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     let options = parse(root, args)?;
     let binary = read(&options.binary).context("build the node first: `make build` does both")?;
-    let bundle = match &options.ca_bundle {
-        Some(file) => Some(read(file)?),
-        None => authorities(Path::new(AUTHORITIES))?,
+    let tree = options.components.as_deref().map(|dir| dir.join("tools")).filter(|dir| dir.is_dir());
+    let bundle = match (&options.ca_bundle, &tree) {
+        (Some(file), _) => Some(read(file)?),
+        (None, Some(tree)) => authorities(&tools::authorities(tree))?,
+        (None, None) => authorities(Path::new(AUTHORITIES))?,
     };
-    let mut programs = programs(options.components.as_deref())?;
-    if !programs.is_empty() {
-        programs.extend(called()?);
+    let mut content = programs(options.components.as_deref())?;
+    let has_runtime = !content.is_empty();
+    match &tree {
+        Some(tree) => content.extend(tools::collect(tree)?),
+        None if has_runtime => content.extend(called()?),
+        None => {}
+    }
+    content.insert("usr/bin/ichor".to_owned(), Entry::program(binary));
+    if tree.is_some() || !has_runtime {
+        executables::check(&content, &executables::listed(), has_runtime)?;
     }
     // Compressing takes seconds; the same content is the same image.
     let stamp_file = options.out.with_extension("stamp");
-    let stamp = stamp(&binary, bundle.as_deref(), &programs);
+    let stamp = stamp(bundle.as_deref(), &content);
     if options.out.exists() && fs::read_to_string(&stamp_file).is_ok_and(|held| held == stamp) {
         return Ok(());
     }
-    let image = build(&binary, bundle.as_deref(), &programs)?;
-    if let Some(dir) = options.out.parent() {
-        fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
-    }
-    // A running machine keeps the old image, so it is replaced and never written into.
-    let part = options.out.with_extension("part");
-    fs::write(&part, image).with_context(|| format!("write {}", part.display()))?;
-    fs::rename(&part, &options.out).with_context(|| format!("write {}", options.out.display()))?;
+    let image = build(bundle.as_deref(), &content)?;
+    squashfs::replace(&options.out, &image)?;
     fs::write(&stamp_file, stamp).with_context(|| format!("write {}", stamp_file.display()))
 }
 
 /// A digest of everything that goes into an image.
-fn stamp(binary: &[u8], ca_bundle: Option<&[u8]>, programs: &[Program]) -> String {
-    let digest = |bytes: &[u8]| crate::images::hex(&ichor_pki::sha256(bytes));
+fn stamp(ca_bundle: Option<&[u8]>, content: &Content) -> String {
     let mut text = format!("{DIRECTORIES:?}{BIND_TARGETS:?}{FILES:?}{LINKS:?}{PROGRAMS:?}");
     text += &os_release(env!("CARGO_PKG_VERSION"));
-    text += &digest(binary);
     text += &ca_bundle.map(digest).unwrap_or_default();
-    for (place, bytes) in programs {
-        text += &format!("{place}{}", digest(bytes));
-    }
+    text += &content_digest(content);
     digest(text.as_bytes())
 }
 
@@ -275,41 +116,33 @@ fn parse(root: &Path, args: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// A program and its place in the image.
-type Program = (String, Vec<u8>);
-
 /// The container programs: all that are to be there, or none when they were not built.
-fn programs(dir: Option<&Path>) -> Result<Vec<Program>> {
+fn programs(dir: Option<&Path>) -> Result<Content> {
     let Some(dir) = dir.filter(|dir| COMPONENTS.iter().any(|(name, _)| dir.join(name).exists())) else {
-        return Ok(Vec::new());
+        return Ok(Content::new());
     };
     COMPONENTS
         .iter()
         .map(|(name, place)| {
-            Ok(((*place).to_owned(), read(&dir.join(name)).context("`make components` builds them all")?))
+            let bytes = read(&dir.join(name)).context("`make components` builds them all")?;
+            Ok(((*place).to_owned(), Entry::program(bytes)))
         })
         .collect()
 }
 
-/// What the container programs call: `portmap` programs ports of the node through `nft`.
-fn called() -> Result<Vec<Program>> {
+/// What the container programs call where the tools of Debian are missing: `portmap` programs ports of the node through `nft`.
+fn called() -> Result<Content> {
     let files = crate::images::host_programs(&["nft"])?.into_iter().filter_map(|(place, entry)| {
         let name = place.rsplit('/').next().unwrap_or_default();
         let dir = if name == "nft" { "usr/bin" } else { "usr/lib" };
         Some((format!("{dir}/{name}"), entry.into_file()?))
     });
-    files.map(|(place, source)| Ok((place, read(&source)?))).collect()
+    files.map(|(place, source)| Ok((place, Entry::program(read(&source)?)))).collect()
 }
 
 /// The bytes of the image.
-fn build(binary: &[u8], ca_bundle: Option<&[u8]>, programs: &[Program]) -> Result<Vec<u8>> {
-    let mut image = FilesystemWriter::default();
-    image.set_compressor(FilesystemCompressor::new(Compressor::Zstd, None)?);
-    image.set_time(0);
-    image.set_root_mode(0o755);
-    image.set_only_root_id();
-
-    let header = |mode: u16| NodeHeader::new(mode, 0, 0, 0);
+fn build(ca_bundle: Option<&[u8]>, content: &Content) -> Result<Vec<u8>> {
+    let mut image = squashfs::new()?;
     for path in DIRECTORIES {
         image.push_dir(path, header(0o755)).with_context(|| format!("directory {path}"))?;
     }
@@ -328,17 +161,11 @@ fn build(binary: &[u8], ca_bundle: Option<&[u8]>, programs: &[Program]) -> Resul
     for (path, target) in LINKS {
         image.push_symlink(target, path, header(0o777))?;
     }
-    image.push_file(Cursor::new(binary.to_vec()), "usr/bin/ichor", header(0o755))?;
-    for (place, bytes) in programs {
-        image.push_file(Cursor::new(bytes.as_slice()), place, header(0o755))?;
-    }
+    squashfs::push(&mut image, content, DIRECTORIES)?;
     for name in PROGRAMS {
         image.push_symlink("ichor", format!("usr/bin/{name}"), header(0o777))?;
     }
-
-    let mut out = Cursor::new(Vec::new());
-    image.write(&mut out)?;
-    Ok(out.into_inner())
+    squashfs::bytes(image)
 }
 
 /// Scripts written for the original look for `ID=talos`: the variant says so without claiming the name.
@@ -360,6 +187,12 @@ mod tests {
     use backhand::{FilesystemReader, InnerNode};
 
     use super::*;
+
+    /// An image with this node program.
+    fn with(binary: &[u8], ca_bundle: Option<&[u8]>, mut content: Content) -> Vec<u8> {
+        content.insert("usr/bin/ichor".to_owned(), Entry::program(binary.to_vec()));
+        build(ca_bundle, &content).unwrap()
+    }
 
     fn tree(image: Vec<u8>) -> Vec<String> {
         let reader = FilesystemReader::from_reader(BufReader::new(Cursor::new(image))).unwrap();
@@ -395,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_node_program_is_there_under_all_its_names() {
-        let lines = tree(build(b"the program", None, &[]).unwrap());
+        let lines = tree(with(b"the program", None, Content::new()));
         assert!(lines.contains(&"/usr/bin/ichor 755 11 bytes".to_owned()), "{lines:#?}");
         for name in PROGRAMS {
             assert!(lines.contains(&format!("/usr/bin/{name} -> ichor")), "{name}");
@@ -408,13 +241,14 @@ mod tests {
 
     #[test]
     fn the_same_input_gives_the_same_image() {
-        assert_eq!(build(b"x", None, &[]).unwrap(), build(b"x", None, &[]).unwrap());
-        assert_ne!(build(b"x", None, &[]).unwrap(), build(b"y", None, &[]).unwrap());
+        let image = |binary: &[u8]| with(binary, None, Content::new());
+        assert_eq!(image(b"x"), image(b"x"));
+        assert_ne!(image(b"x"), image(b"y"));
     }
 
     #[test]
     fn a_given_bundle_replaces_the_placeholder() {
-        let lines = tree(build(b"x", Some(b"bundle"), &[]).unwrap());
+        let lines = tree(with(b"x", Some(b"bundle"), Content::new()));
         assert!(lines.contains(&"/etc/ssl/certs/ca-certificates 644 6 bytes".to_owned()));
     }
 
@@ -438,7 +272,7 @@ mod tests {
         for (name, _) in COMPONENTS {
             fs::write(dir.path().join(name), name).unwrap();
         }
-        let lines = tree(build(b"x", None, &programs(Some(dir.path())).unwrap()).unwrap());
+        let lines = tree(with(b"x", None, programs(Some(dir.path())).unwrap()));
         assert!(lines.contains(&"/usr/bin/runc 755 4 bytes".to_owned()), "{lines:#?}");
         assert!(lines.contains(&"/opt/cni/bin/loopback 755 12 bytes".to_owned()), "{lines:#?}");
     }

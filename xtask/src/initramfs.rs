@@ -8,14 +8,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, bail};
 
-/// What a node needs of a kernel before its root is there, and for its first network.
-const MODULES: &[&str] =
-    &["virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "loop", "squashfs", "overlay", "efivarfs"];
+use crate::content::{Content, Entry};
+use crate::depmod::{self, Module};
+use crate::squashfs;
 
-/// What pods and services need: the kernel finds none by itself, for the image has no program that loads them.
-const POD_MODULES: &[&str] = &[
+/// What a node needs of a kernel before its root is there, and the one module that nothing asks for: without it packets between
+/// pods of a node pass no filter.
+const FIRST: &[&str] = &["loop", "squashfs", "overlay", "br_netfilter"];
+
+/// What a root image without a device manager needs besides: nothing there loads a driver or what pods and services use.
+const DRIVERS: &[&str] = &[
+    "virtio_pci",
+    "virtio_blk",
+    "virtio_net",
+    "virtio_rng",
+    "efivarfs",
     "bridge",
     "br_netfilter",
     "dummy",
@@ -41,24 +50,36 @@ const POD_MODULES: &[&str] = &[
     "vxlan",
 ];
 
-/// Builds `build/vm/initramfs.cpio` from the built node, the root image and an unpacked kernel.
+/// The root image looks for drivers itself when it has this; otherwise it gets those above.
+const DEVICE_MANAGER: &str = "/usr/bin/udevadm";
+
+/// Builds `build/vm/initramfs.cpio` and `build/vm/modules.squashfs` from the built node, the root image and an unpacked kernel.
 pub(crate) fn run(root: &Path) -> Result<()> {
-    let kernel = root.join("build/vm/kernel");
-    let modules = kernel_modules(&kernel)?;
-    let wanted = MODULES.iter().chain(POD_MODULES).copied();
-    let wanted: Vec<&str> = wanted.filter(|name| modules.contains_key(*name)).collect();
+    let folder = modules_folder(&root.join("build/vm/kernel"))?;
+    let kernel = read_modules(&folder)?;
+    let by_name: BTreeMap<&str, &Module> =
+        kernel.iter().map(|(module, _)| (module.name.as_str(), module)).collect();
+    let image = root.join("build/rootfs.squashfs");
+    let finds_drivers = holds(&image, DEVICE_MANAGER)?;
+    let more = if finds_drivers { &[][..] } else { DRIVERS };
+    let wanted = FIRST.iter().chain(more).copied().filter(|name| by_name.contains_key(name));
 
     let mut archive = Archive::default();
-    archive.directory("dev", 0o755);
-    archive.directory("modules", 0o755);
-    archive.directory("root", 0o755);
+    for dir in ["dev", "modules", "root"] {
+        archive.directory(dir, 0o755);
+    }
     archive.file("init", 0o755, &read(&root.join("build/ichor"))?);
-    archive.file("rootfs.sqsh", 0o644, &read(&root.join("build/rootfs.squashfs"))?);
-    for (place, name) in load_order(&wanted, |name| dependencies(&modules, name))?.iter().enumerate() {
-        let path = modules
-            .get(name.as_str())
-            .ok_or_else(|| anyhow!("module {name} is not in {}", kernel.display()))?;
-        archive.file(&format!("modules/{place:03}-{name}.ko"), 0o644, &read(path)?);
+    archive.file("rootfs.sqsh", 0o644, &read(&image)?);
+    let layer = root.join("build/vm/modules.squashfs");
+    write_layer(&layer, &folder, &kernel)?;
+    archive.file("modules.sqsh", 0o644, &read(&layer)?);
+    let (mut seen, mut order) = (BTreeSet::new(), Vec::new());
+    for name in wanted {
+        depmod::visit(name, &by_name, &mut seen, &mut order)?;
+    }
+    for (place, name) in order.iter().enumerate() {
+        let file = read(&folder.join(&by_name[name.as_str()].path))?;
+        archive.file(&format!("modules/{place:03}-{name}.ko"), 0o644, &file);
     }
     let out = root.join("build/vm/initramfs.cpio");
     fs::write(&out, archive.finish()).with_context(|| format!("write {}", out.display()))?;
@@ -66,63 +87,65 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Names and files of all modules of an unpacked kernel package.
-fn kernel_modules(kernel: &Path) -> Result<BTreeMap<String, PathBuf>> {
+/// Whether a root image has a file at this place.
+fn holds(image: &Path, place: &str) -> Result<bool> {
+    let file = fs::File::open(image).with_context(|| format!("read {}", image.display()))?;
+    let reader = backhand::FilesystemReader::from_reader(std::io::BufReader::new(file))
+        .with_context(|| format!("read {}", image.display()))?;
+    Ok(reader.files().any(|node| node.fullpath == Path::new(place)))
+}
+
+/// The one folder of modules of an unpacked kernel, named after its release.
+fn modules_folder(kernel: &Path) -> Result<PathBuf> {
+    let dir = kernel.join("usr/lib/modules");
+    let entries =
+        fs::read_dir(&dir).with_context(|| format!("list {}; run `scripts/vm prepare`", dir.display()))?;
+    let folders: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    match folders.as_slice() {
+        [folder] => Ok(folder.clone()),
+        _ => bail!("{} holds {} kernels; there has to be one", dir.display(), folders.len()),
+    }
+}
+
+/// All modules below the folder of a release, with their content, in the order of their paths.
+fn read_modules(folder: &Path) -> Result<Vec<(Module, Vec<u8>)>> {
     let mut modules = BTreeMap::new();
-    let mut pending = vec![kernel.join("lib/modules")];
+    let mut pending = vec![folder.to_owned()];
     while let Some(dir) = pending.pop() {
-        for entry in
-            fs::read_dir(&dir).with_context(|| format!("list {}; run `scripts/vm prepare`", dir.display()))?
-        {
+        for entry in fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))? {
             let path = entry?.path();
+            let name = path.strip_prefix(folder)?.to_string_lossy().into_owned();
             if path.is_dir() {
                 pending.push(path);
-            } else if path.extension().is_some_and(|e| e == "ko")
-                && let Some(stem) = path.file_stem().and_then(|s| s.to_str())
-            {
-                modules.insert(stem.replace('-', "_"), path.clone());
+            } else if name.ends_with(".ko") {
+                let bytes = read(&path)?;
+                modules.insert(name.clone(), (Module::read(&name, &bytes)?, bytes));
+            } else if name.contains(".ko.") {
+                bail!("{} is compressed; `scripts/kernel` unpacks modules", path.display());
             }
         }
     }
-    Ok(modules)
+    Ok(modules.into_values().collect())
 }
 
-/// The modules that `name` says it needs, from the `depends=` line in its `.modinfo`.
-fn dependencies(modules: &BTreeMap<String, PathBuf>, name: &str) -> Result<Vec<String>> {
-    let path = modules.get(name).ok_or_else(|| anyhow!("no kernel module {name}"))?;
-    Ok(depends_line(&read(path)?))
-}
-
-/// Finds the NUL-terminated `depends=a,b` string among the NUL-separated lines of a module.
-fn depends_line(module: &[u8]) -> Vec<String> {
-    const KEY: &[u8] = b"\0depends=";
-    let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
-    let value = module[at + KEY.len()..].split(|b| *b == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(value).split(',').filter(|n| !n.is_empty()).map(|n| n.replace('-', "_")).collect()
-}
-
-/// `names` and all they need, each after what it needs.
-fn load_order(names: &[&str], depends: impl Fn(&str) -> Result<Vec<String>>) -> Result<Vec<String>> {
-    fn visit(
-        name: &str,
-        depends: &impl Fn(&str) -> Result<Vec<String>>,
-        seen: &mut BTreeSet<String>,
-        order: &mut Vec<String>,
-    ) -> Result<()> {
-        if !seen.insert(name.to_owned()) {
-            return Ok(());
-        }
-        for need in depends(name)? {
-            visit(&need, depends, seen, order)?;
-        }
-        order.push(name.to_owned());
-        Ok(())
+/// Writes a layer with all modules and the tables to find them by, unless it is there with the same content.
+fn write_layer(out: &Path, folder: &Path, kernel: &[(Module, Vec<u8>)]) -> Result<()> {
+    let release = folder.file_name().context("the folder of modules has no name")?.to_string_lossy();
+    let table = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let modules: Vec<Module> = kernel.iter().map(|(module, _)| module.clone()).collect();
+    let tables = depmod::tables(&modules, &table("modules.order"), &table("modules.builtin"))?;
+    let files = kernel.iter().map(|(module, bytes)| (module.path.clone(), bytes.clone()));
+    let place = |(name, bytes)| (format!("usr/lib/modules/{release}/{name}"), Entry::file(bytes));
+    let content: Content = files.chain(tables).map(place).collect();
+    let stamp_file = out.with_extension("stamp");
+    let stamp = squashfs::content_digest(&content);
+    if out.exists() && fs::read_to_string(&stamp_file).is_ok_and(|held| held == stamp) {
+        return Ok(());
     }
-    let (mut seen, mut order) = (BTreeSet::new(), Vec::new());
-    for name in names {
-        visit(name, &depends, &mut seen, &mut order)?;
-    }
-    Ok(order)
+    let mut image = squashfs::new()?;
+    squashfs::push(&mut image, &content, &[])?;
+    squashfs::replace(out, &squashfs::bytes(image)?)?;
+    fs::write(&stamp_file, stamp).with_context(|| format!("write {}", stamp_file.display()))
 }
 
 /// A cpio archive in the `newc` format, with fixed owners and times: the same input gives the same bytes.
@@ -174,27 +197,36 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_module_comes_after_what_it_needs() {
-        let depends = |name: &str| {
-            Ok(match name {
-                "virtio_net" => vec!["net_failover".to_owned(), "virtio".to_owned()],
-                "net_failover" => vec!["failover".to_owned()],
-                _ => vec![],
-            })
-        };
-        let order = load_order(&["virtio_net", "virtio"], depends).unwrap();
-        assert_eq!(order, ["failover", "net_failover", "virtio", "virtio_net"]);
+    fn unpacked(modules: &[(&str, &[&str])]) -> tempfile::TempDir {
+        let kernel = tempfile::tempdir().unwrap();
+        for (path, lines) in modules {
+            let path = kernel.path().join("usr/lib/modules/6.0/kernel").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, crate::elf::tests::module(lines)).unwrap();
+        }
+        kernel
     }
 
     #[test]
-    fn dependencies_are_read_from_the_module() {
-        assert_eq!(
-            depends_line(b"ELF\0license=GPL\0depends=virtio,net-failover\0name=x\0"),
-            ["virtio", "net_failover"]
-        );
-        assert!(depends_line(b"ELF\0depends=\0").is_empty());
-        assert!(depends_line(b"ELF").is_empty());
+    fn modules_are_read_and_laid_out_with_their_tables() {
+        let kernel = unpacked(&[("a/b.ko", &["depends=c", "alias=pci:*"]), ("c.ko", &["depends="])]);
+        let folder = modules_folder(kernel.path()).unwrap();
+        let out = kernel.path().join("layer");
+        write_layer(&out, &folder, &read_modules(&folder).unwrap()).unwrap();
+        for place in ["kernel/a/b.ko", "kernel/c.ko", "modules.dep", "modules.alias.bin", "modules.builtin"] {
+            assert!(holds(&out, &format!("/usr/lib/modules/6.0/{place}")).unwrap(), "{place}");
+        }
+        assert!(!holds(&out, DEVICE_MANAGER).unwrap());
+    }
+
+    #[test]
+    fn compressed_modules_and_several_kernels_are_refused() {
+        let kernel = unpacked(&[("a.ko.xz", &[])]);
+        let folder = modules_folder(kernel.path()).unwrap();
+        let error = read_modules(&folder).unwrap_err().to_string();
+        assert!(error.contains("a.ko.xz is compressed"), "{error}");
+        fs::create_dir(kernel.path().join("usr/lib/modules/7.0")).unwrap();
+        assert!(modules_folder(kernel.path()).unwrap_err().to_string().contains("holds 2 kernels"));
     }
 
     #[test]

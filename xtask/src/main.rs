@@ -2,11 +2,15 @@
 
 mod compat;
 mod conformance;
+mod content;
+mod depmod;
+mod elf;
 mod fields;
 mod image;
 mod images;
 mod initramfs;
 mod profile;
+mod squashfs;
 mod tidy;
 
 use std::path::{Path, PathBuf};

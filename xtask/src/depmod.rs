@@ -1,6 +1,6 @@
 //! The tables by which a kernel's modules are found: what needs what, which device wants which.
 //!
-//! `modules.dep`, `modules.alias`, `modules.softdep` and `modules.builtin` as text, and the same as tries
+//! `modules.dep`, `modules.alias`, `modules.softdep`, `modules.devname` and `modules.builtin` as text, and the same as tries
 //! (`.bin`), which is what libkmod, and through it the device manager and `modprobe`, looks names up in.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,6 +87,9 @@ pub(crate) fn tables(modules: &[Module], order: &str, builtin: &str) -> Result<B
             *texts.entry("modules.alias").or_default() += &format!("alias {name} {}\n", module.name);
             alias.insert(&normalized(name), module.name.clone(), number);
         }
+        if let Some(line) = device_node(module) {
+            *texts.entry("modules.devname").or_default() += &format!("{line}\n");
+        }
         for soft in &module.soft {
             *texts.entry("modules.softdep").or_default() += &format!("softdep {} {soft}\n", module.name);
         }
@@ -110,6 +113,18 @@ pub(crate) fn tables(modules: &[Module], order: &str, builtin: &str) -> Result<B
         files.insert(name.to_owned(), trie.write());
     }
     Ok(files)
+}
+
+/// The device node by which a module is loaded when it is first used, as in `tun net/tun c10:200`.
+fn device_node(module: &Module) -> Option<String> {
+    let with = |prefix: &str| module.aliases.iter().find_map(|alias| alias.strip_prefix(prefix));
+    let name = with("devname:")?;
+    let (kind, number) = match with("char-major-") {
+        Some(number) => ('c', number),
+        None => ('b', with("block-major-")?),
+    };
+    let (major, minor) = number.split_once('-')?;
+    Some(format!("{} {name} {kind}{}:{}", module.name, major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?))
 }
 
 /// `name` and all it needs, each after what it needs.
@@ -233,6 +248,17 @@ mod tests {
         assert_eq!(lookup(&tables["modules.dep.bin"], "crc_x"), ["kernel/lib/crc-x.ko:"]);
         assert_eq!(text(&tables, "modules.softdep"), "softdep vfat pre: nls-cp437\n");
         assert_eq!(lookup(&tables["modules.builtin.bin"], "loop_y"), [""]);
+    }
+
+    #[test]
+    fn modules_with_a_device_node_are_listed_with_it() {
+        let modules = [
+            module("tun.ko", &["alias=devname:net/tun", "alias=char-major-10-200"]),
+            module("disk.ko", &["alias=block-major-8-*"]),
+            module("odd.ko", &["alias=devname:odd", "alias=char-major-10-*"]),
+        ];
+        let tables = tables(&modules, "", "").unwrap();
+        assert_eq!(text(&tables, "modules.devname"), "tun net/tun c10:200\n");
     }
 
     #[test]

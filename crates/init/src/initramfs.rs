@@ -1,7 +1,8 @@
 //! The first stage on a real kernel: from the initramfs to the root image.
 //!
-//! The archive holds this program as `/init`, the root as `/rootfs.sqsh` and, where the kernel has
-//! them as modules, the drivers needed to mount it, numbered in load order.
+//! The archive holds this program as `/init`, the root as `/rootfs.sqsh` with layers to put over it ([`crate::layers`]) and,
+//! where the kernel has them as modules, the drivers needed to mount it, numbered in load order. Firmware in
+//! `/usr/lib/firmware` and what the boot loader left in `/.extra` stay and show in the new root.
 
 use std::error::Error;
 use std::fs;
@@ -12,17 +13,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ichor_sys::loopdev::LoopDevice;
 use ichor_sys::mount::{self, MountError, MountFlags};
 use ichor_sys::{kmsg, module, power};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-/// The root image inside the archive.
-const IMAGE: &str = "/rootfs.sqsh";
+use crate::layers::{self, IMAGE, LIST, ListError};
+
 /// Where it is mounted before it becomes the root.
 const ROOT: &str = "/root";
 /// The program of the next stage.
 const NEXT: &str = "/sbin/init";
+
+/// Directories of the archive that the new root shows, where they exist.
+const SHOWN: [&str; 2] = ["/usr/lib/firmware", "/.extra"];
+
+/// Directories below each other in an archive; a deeper one is not ours and stays.
+const DEPTH_MAX: usize = 32;
 
 /// Time to read the message before the machine starts over.
 const RESTART_AFTER: Duration = Duration::from_secs(10);
@@ -33,6 +39,18 @@ pub(crate) enum StageError {
     /// A mount failed.
     #[error(transparent)]
     Mount(#[from] MountError),
+    /// The list of layers makes no sense.
+    #[error(transparent)]
+    List(ListError),
+    /// A layer of the root does not mount.
+    #[error("mount the layer {}; is it a squashfs image?", file.display())]
+    Layer {
+        /// Its file in the archive.
+        file: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
     /// Anything else, with what was being done.
     #[error("{what}")]
     Io {
@@ -44,7 +62,7 @@ pub(crate) enum StageError {
     },
 }
 
-fn step<T>(what: impl Into<String>, result: io::Result<T>) -> Result<T, StageError> {
+pub(crate) fn step<T>(what: impl Into<String>, result: io::Result<T>) -> Result<T, StageError> {
     result.map_err(|source| StageError::Io { what: what.into(), source })
 }
 
@@ -86,9 +104,12 @@ fn enter() -> Result<std::convert::Infallible, StageError> {
     load_modules();
 
     step("make /root", fs::create_dir_all(ROOT))?;
-    let image = step(format!("attach {IMAGE}"), LoopDevice::attach_read_only(Path::new(IMAGE)))?;
-    let device = image.path().to_string_lossy().into_owned();
-    mount::mount(&device, Path::new(ROOT), "squashfs", MountFlags::RDONLY, "")?;
+    layers::mount_root(Path::new(ROOT))?;
+    for dir in SHOWN {
+        if Path::new(dir).is_dir() {
+            mount::bind_read_only(Path::new(dir), &Path::new(ROOT).join(&dir[1..]))?;
+        }
+    }
     for dir in ["/dev", "/proc", "/sys"] {
         mount::move_mount(Path::new(dir), &Path::new(ROOT).join(&dir[1..]))?;
     }
@@ -124,18 +145,90 @@ fn switch_root() -> Result<(), StageError> {
     step("make it the root", errno(rustix::process::chroot(".")))?;
     step("enter it", errno(rustix::process::chdir("/")))?;
 
-    // The loop device keeps the image open; everything else of the archive only holds memory.
-    let _ = rustix::fs::unlinkat(&old, "init", AtFlags::empty());
-    if let Ok(modules) = rustix::fs::openat(
-        &old,
-        "modules",
-        OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    ) && let Ok(entries) = rustix::fs::Dir::read_from(&modules)
-    {
-        for entry in entries.flatten() {
-            let _ = rustix::fs::unlinkat(&modules, entry.file_name(), AtFlags::empty());
-        }
+    // Loop devices keep the images open; everything else of the archive only holds memory.
+    let device = rustix::fs::fstat(&old).map(|found| found.st_dev);
+    if let Ok(device) = device {
+        free(&old, Path::new("/"), device, DEPTH_MAX);
     }
     Ok(())
+}
+
+/// Whether the archive keeps this: the new root shows it, or it leads there.
+fn is_kept(path: &Path) -> bool {
+    let shown = SHOWN.iter().map(Path::new).chain([Path::new(LIST)]);
+    shown.into_iter().any(|kept| kept.starts_with(path) || path.starts_with(kept))
+}
+
+/// Removes what is in `dir`, which was `path` of the archive, without leaving its filesystem. What cannot be removed stays,
+/// and costs its memory.
+fn free(dir: &OwnedFd, path: &Path, device: u64, depth: usize) {
+    let Ok(entries) = rustix::fs::Dir::read_from(dir) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let path = path.join(name.to_string_lossy().as_ref());
+        if name == c"."
+            || name == c".."
+            || (is_kept(&path) && SHOWN.iter().any(|kept| path.starts_with(kept)))
+        {
+            continue;
+        }
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let is_dir = matches!(entry.file_type(), FileType::Directory);
+        if !is_dir {
+            if !is_kept(&path) {
+                let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+            }
+            continue;
+        }
+        let Ok(below) = rustix::fs::openat(dir, name, flags, Mode::empty()) else { continue };
+        if depth == 0 || rustix::fs::fstat(&below).is_ok_and(|found| found.st_dev != device) {
+            continue;
+        }
+        free(&below, &path, device, depth - 1);
+        if !is_kept(&path) {
+            let _ = rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_archive_is_freed_except_for_what_the_new_root_shows() {
+        let old = tempfile::tempdir().unwrap();
+        let at = |path: &str| old.path().join(path);
+        for dir in ["modules", "usr/lib/firmware/a", "usr/lib/other", ".extra", "root"] {
+            fs::create_dir_all(at(dir)).unwrap();
+        }
+        let files = ["init", "rootfs.sqsh", "modules/000-loop.ko", "usr/lib/firmware/a/b", "usr/lib/other/x"];
+        for file in files.iter().chain(&[".extra/key", "extensions.yaml"]) {
+            fs::write(at(file), "x").unwrap();
+        }
+        std::os::unix::fs::symlink("/", at("link")).unwrap();
+        let dir = rustix::fs::open(old.path(), OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
+        let device = rustix::fs::fstat(&dir).unwrap().st_dev;
+        free(&dir, Path::new("/"), device, DEPTH_MAX);
+        let mut left: Vec<String> = walk(old.path()).iter().map(|p| p.display().to_string()).collect();
+        left.sort();
+        assert_eq!(left, [".extra/key", "extensions.yaml", "usr/lib/firmware/a/b"]);
+        assert!(!at("modules").exists() && !at("root").exists() && !at("usr/lib/other").exists());
+    }
+
+    /// The files below a directory, relative to it.
+    fn walk(top: &Path) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        let mut pending = vec![top.to_owned()];
+        while let Some(dir) = pending.pop() {
+            for entry in fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                match path.is_dir() && !path.is_symlink() {
+                    true => pending.push(path),
+                    false => files.push(path.strip_prefix(top).unwrap().to_owned()),
+                }
+            }
+        }
+        files
+    }
 }

@@ -5,7 +5,9 @@
 
 mod early;
 mod initramfs;
+mod layers;
 mod pid1;
+mod static_nodes;
 mod stop;
 
 use std::process::ExitCode;

@@ -12,7 +12,7 @@ use ichor_sys::signal::{self, Signals};
 use ichor_sys::supervisor::{Launcher, Outcome, PowerRequest, RebootCommand, Server, SpawnRequest};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::{early, stop};
+use crate::{early, static_nodes, stop};
 
 /// A machined that dies while starting is started again after a wait that doubles up to this.
 const RESTART_WAIT_MAX: Duration = Duration::from_millis(500);
@@ -57,6 +57,7 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
         }
         if ichor_sys::power::in_first_pid_namespace() {
             let _ = ichor_sys::power::hand_over_ctrl_alt_del();
+            static_nodes::make(std::path::Path::new("/dev"), &mut |text| say(&[text]));
         }
     } else if let Err(error) = signal::become_subreaper() {
         say(&["cannot adopt orphans: ", error.kind().to_string().as_str()]);

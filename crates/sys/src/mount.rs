@@ -51,6 +51,36 @@ pub fn mount(
         .map_err(|errno| MountError::new(format!("mount {kind} on"), target, errno))
 }
 
+/// Mounts a read-only overlay of these directories on `target`, the highest first.
+pub fn overlay_read_only(lower: &[String], target: &Path) -> Result<(), MountError> {
+    let fail = |errno| MountError::new("mount overlay on".to_owned(), target, errno);
+    match overlay_by_layer(lower, target) {
+        Ok(()) => Ok(()),
+        // Kernels before 6.8 take all layers as one option, and the old call has room for a page of them.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+            let data = std::ffi::CString::new(format!("lowerdir={}", lower.join(":"))).unwrap_or_default();
+            rustix::mount::mount("overlay", target, "overlay", MountFlags::RDONLY, data.as_c_str())
+                .map_err(fail)
+        }
+        Err(errno) => Err(fail(errno)),
+    }
+}
+
+/// The same with an option for each layer.
+fn overlay_by_layer(lower: &[String], target: &Path) -> rustix::io::Result<()> {
+    use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
+    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&context, "source", "overlay")?;
+    for dir in lower {
+        rustix::mount::fsconfig_set_string(&context, "lowerdir+", dir.as_str())?;
+    }
+    rustix::mount::fsconfig_set_flag(&context, "ro")?;
+    rustix::mount::fsconfig_create(&context)?;
+    let made =
+        rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    rustix::mount::move_mount(&made, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
 /// Makes `source` visible at `target` too; with `recursive` also what is mounted below it.
 pub fn bind(source: &Path, target: &Path, recursive: bool) -> Result<(), MountError> {
     let done = if recursive {

@@ -52,7 +52,9 @@ pub use machine_status::{MachineStatusController, MachineStatusPublisherControll
 pub use meta::{META_FILE, Meta, MetaError};
 pub use modules::{KernelModuleSpecController, LoadedKernelModuleController};
 pub use names::{IQNController, NQNController};
-pub use params::{KernelParamConfigController, KernelParamDefaultsController, KernelParamSpecController};
+pub use params::{
+    KSPP, KernelParamConfigController, KernelParamDefaultsController, KernelParamSpecController,
+};
 pub use ports::{Files, HostFiles, IdentityStore};
 pub use salt::EncryptionSaltController;
 pub use security::SecurityStateController;

@@ -22,7 +22,7 @@ const NETWORK: &[(&str, &str)] = &[
     ("net.ipv6.conf.default.accept_ra", "2"),
 ];
 
-/// What a machine with a kernel of its own wants besides: limits and hardening.
+/// What a machine with a kernel of its own wants besides: limits.
 const KERNEL: &[(&str, &str)] = &[
     ("net.bridge.bridge-nf-call-iptables", "1"),
     ("net.bridge.bridge-nf-call-ip6tables", "1"),
@@ -36,6 +36,10 @@ const KERNEL: &[(&str, &str)] = &[
     ("vm.overcommit_memory", "1"),
     ("fs.inotify.max_user_instances", "8192"),
     ("fs.aio-max-nr", "1048576"),
+];
+
+/// How such a kernel is to protect itself, as the Kernel Self Protection Project advises; a machine does not start without.
+pub const KSPP: &[(&str, &str)] = &[
     ("dev.tty.ldisc_autoload", "0"),
     ("dev.tty.legacy_tiocsti", "0"),
     ("fs.protected_symlinks", "1"),
@@ -73,9 +77,9 @@ impl Controller for KernelParamDefaultsController {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        let kernel = if self.own_kernel { KERNEL } else { &[] };
+        let (kernel, protection) = if self.own_kernel { (KERNEL, KSPP) } else { (&[][..], &[][..]) };
         // A kernel without one of them is still a kernel to run on.
-        let defaults = NETWORK.iter().chain(kernel).map(|(key, value)| {
+        let defaults = NETWORK.iter().chain(kernel).chain(protection).map(|(key, value)| {
             let spec = KernelParamDefaultSpec { value: (*value).to_owned(), ignore_errors: true };
             (format!("proc.sys.{key}"), spec)
         });

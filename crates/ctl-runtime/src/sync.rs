@@ -62,6 +62,9 @@ pub trait TimePort: Send + Sync + 'static {
 
     /// Sets the clock right.
     fn adjust(&self, adjustment: Adjustment, leap: Leap) -> io::Result<()>;
+
+    /// Writes the time to the clock that runs while the machine is off, where it has one.
+    fn write_hardware_clock(&self) -> io::Result<()>;
 }
 
 /// Writes `TimeStatuses`.
@@ -133,7 +136,14 @@ impl<T: TimePort> SyncController<T> {
         self.trouble = None;
         let adjustment = adjustment(answer.offset_ns, poll);
         self.port.adjust(adjustment, answer.leap)?;
-        if answer.offset_ns.unsigned_abs() > EPOCH_MIN.as_nanos() as u64 {
+        // The next start begins with this time. A slew is not over yet, but closer than that clock's seconds.
+        let jumped = answer.offset_ns.unsigned_abs() > EPOCH_MIN.as_nanos() as u64;
+        if (jumped || !self.synced)
+            && let Err(error) = self.port.write_hardware_clock()
+        {
+            warn!(%error, "hardware clock not set");
+        }
+        if jumped {
             info!(offset_ns = answer.offset_ns, "the clock jumped");
             self.epoch += 1;
         }

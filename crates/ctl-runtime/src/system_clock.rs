@@ -59,6 +59,14 @@ impl TimePort for SystemClock {
             Adjustment::Slew { offset_ns, constant } => clock::slew(offset_ns, constant, leap),
         }
     }
+
+    fn write_hardware_clock(&self) -> io::Result<()> {
+        match clock::write_hardware() {
+            // A machine without such a clock has nothing to set.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    }
 }
 
 /// Compares the clock with one that is a device. There is no wire in between, so no answer is a spike.

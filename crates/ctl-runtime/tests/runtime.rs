@@ -75,11 +75,17 @@ struct FakeClock {
     owned: bool,
     answers: Arc<Mutex<Vec<io::Result<Measurement>>>>,
     done: Arc<Mutex<Vec<Adjustment>>>,
+    written: Arc<Mutex<usize>>,
 }
 
 impl FakeClock {
     fn answering(answers: Vec<io::Result<Measurement>>) -> Self {
-        Self { owned: true, answers: Arc::new(Mutex::new(answers)), done: Arc::default() }
+        Self {
+            owned: true,
+            answers: Arc::new(Mutex::new(answers)),
+            done: Arc::default(),
+            written: Arc::default(),
+        }
     }
 }
 
@@ -95,6 +101,11 @@ impl TimePort for FakeClock {
 
     fn adjust(&self, adjustment: Adjustment, _: Leap) -> io::Result<()> {
         self.done.lock().unwrap().push(adjustment);
+        Ok(())
+    }
+
+    fn write_hardware_clock(&self) -> io::Result<()> {
+        *self.written.lock().unwrap() += 1;
         Ok(())
     }
 }
@@ -275,6 +286,11 @@ async fn the_clock_is_set_and_then_watched() {
     let done = clock.done.lock().unwrap();
     assert_eq!(done[0], Adjustment::Step { offset_ns: 3_600_000_000_000 });
     assert!(matches!(done[1], Adjustment::Slew { offset_ns: 1_000_000, .. }));
+    assert_eq!(
+        *clock.written.lock().unwrap(),
+        1,
+        "the hardware clock is set when the time was wrong, not for a slew"
+    );
 }
 
 #[tokio::test(start_paused = true)]

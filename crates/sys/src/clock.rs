@@ -1,6 +1,7 @@
 //! The system clock: steps and slews.
 
 use std::io;
+use std::os::fd::AsRawFd;
 
 /// The kernel takes offsets of at most half a second for a slew.
 const SLEW_MAX_NS: i64 = 500_000_000;
@@ -53,6 +54,54 @@ pub fn slew(offset_ns: i64, constant: i64, leap: Leap) -> io::Result<()> {
     change.constant = constant;
     change.status = leap.status() | libc::STA_PLL;
     adjust(&mut change)
+}
+
+/// The clock that runs while the machine is off.
+const HARDWARE_CLOCK: &str = "/dev/rtc0";
+/// `RTC_SET_TIME`: writes a `struct rtc_time`.
+const RTC_SET_TIME: libc::c_ulong = 0x4024_700a;
+
+/// Writes the system's time, in UTC, to the clock that runs while the machine is off.
+///
+/// # Errors
+/// When there is no such clock, or it cannot be set.
+pub fn write_hardware() -> io::Result<()> {
+    let device = std::fs::OpenOptions::new().read(true).open(HARDWARE_CLOCK)?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_err(io::Error::other)?;
+    let fields = hardware_time(i64::try_from(now.as_secs()).map_err(io::Error::other)?);
+    // SAFETY: the request reads nine integers, `struct rtc_time`, which outlive the call.
+    match unsafe { libc::ioctl(device.as_raw_fd(), RTC_SET_TIME as _, fields.as_ptr()) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// A time as `struct rtc_time` has it: second, minute, hour, day, month from 0, year from 1900; day of the week and of the
+/// year are for the clock to work out.
+fn hardware_time(seconds: i64) -> [libc::c_int; 9] {
+    const DAY: i64 = 86_400;
+    let (days, rest) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
+    // Years begin in March here, so that the leap day is the last of its year; eras of 400 years are all alike.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 2, 0) } else { (month - 10, 1) };
+    let year = year_of_era + era * 400 + next - 1900;
+    let field = |value: i64| libc::c_int::try_from(value).unwrap_or_default();
+    [
+        field(rest % 60),
+        field(rest / 60 % 60),
+        field(rest / 3600),
+        field(day),
+        field(month),
+        field(year),
+        0,
+        0,
+        0,
+    ]
 }
 
 /// What the kernel thinks of its clock.
@@ -133,6 +182,16 @@ fn adjust(change: &mut libc::timex) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_hardware_clock_gets_the_civil_time() {
+        let time = |seconds: i64| hardware_time(seconds)[..6].to_vec();
+        assert_eq!(time(0), [0, 0, 0, 1, 0, 70]);
+        assert_eq!(time(951_827_696), [56, 34, 12, 29, 1, 100]);
+        assert_eq!(time(1_735_689_599), [59, 59, 23, 31, 11, 124]);
+        assert_eq!(time(1_735_689_600), [0, 0, 0, 1, 0, 125]);
+        assert_eq!(time(4_107_542_400), [0, 0, 0, 1, 2, 200]);
+    }
 
     #[test]
     fn the_state_of_a_clock_is_told_in_words() {

@@ -76,7 +76,6 @@ pub static RULES: &[Rule] = &[
         "volumes have no project quotas yet; the kubelet measures usage by walking directories",
     ),
     rule(ROOT_KIND, "machine.features.rbac", When::False, "authorization by role cannot be turned off"),
-    rule(ROOT_KIND, "machine.files", When::Set, "files are not written yet"),
     rule(ROOT_KIND, "machine.install", When::Installed, NO_INSTALL),
     rule(ROOT_KIND, "machine.kubelet.extraMounts[].gidMappings", When::Set, NO_ID_MAPPING),
     rule(
@@ -92,7 +91,6 @@ pub static RULES: &[Rule] = &[
     rule(ROOT_KIND, "machine.network.interfaces[].wireguard", When::Set, NO_WIREGUARD),
     rule(ROOT_KIND, "machine.network.kubespan", When::Enabled, NO_KUBESPAN),
     rule(ROOT_KIND, "machine.systemDiskEncryption", When::Set, NO_ENCRYPTION),
-    rule(ROOT_KIND, "machine.udev", When::Set, "the image has no device manager that reads udev rules yet"),
     rule("BondConfig", "", When::Set, NO_BOND),
     rule("ExistingVolumeConfig", "", When::Set, NO_DISKS),
     rule("ExtensionServiceConfig", "", When::Set, "extension services are not started yet"),
@@ -140,9 +138,7 @@ pub static ARGUMENTS: &[ArgumentRule] = &[
     argument("talos.config.oauth.scope", "", NO_OAUTH),
     argument("talos.config.oauth.token_url", "", NO_OAUTH),
     argument("talos.dashboard.console", "", "there is no dashboard on the console yet"),
-    argument("talos.device.settle_time", "", "there is no device manager to wait for yet"),
     argument("talos.experimental.wipe", "", "disks are not wiped yet"),
-    argument("talos.halt_if_installed", "", NO_INSTALL),
     argument("talos.unified_cgroup_hierarchy", "0", "the version of cgroups is the kernel's choice"),
 ];
 
@@ -311,7 +307,6 @@ links: [eth3]
         expect_test::expect![[r#"
             debug: service logs are not copied to the console; use `logs -f`
             machine.features.rbac: authorization by role cannot be turned off
-            machine.files: files are not written yet
             machine.kubelet.extraMounts[1].options: mount options other than bind, rbind, ro, rw, shared and rshared are not applied yet
             machine.kubelet.extraMounts[1].uidMappings: idmapped mounts are not supported yet; the mount keeps the ids of its source
             machine.network.interfaces[1].bond: bonds are not created yet; the members stay single links
@@ -331,14 +326,14 @@ links: [eth3]
 
     #[test]
     fn warnings_point_into_the_text_and_are_bounded() {
-        let mut text = "version: v1alpha1\nmachine:\n  type: worker\n  files:\n    - {path: /a, content: b, op: create}\n  network:\n    interfaces:\n".to_owned();
+        let mut text = "version: v1alpha1\nmachine:\n  type: worker\n  features:\n    rbac: false\n  network:\n    interfaces:\n".to_owned();
         for number in 0..100 {
             text.push_str(&format!("      - interface: eth{number}\n        vip: {{ip: 10.0.0.1}}\n"));
         }
         let warnings = Documents::load(text.as_bytes()).unwrap().ignored_warnings(Mode::CLOUD);
         assert_eq!(
             warnings[0].placed(),
-            "line 4, column 3: machine.files: files are not written yet (accepted and not applied)"
+            "line 5, column 5: machine.features.rbac: authorization by role cannot be turned off (accepted and not applied)"
         );
         assert_eq!(warnings.len(), REPORTED_MAX + 1);
         assert_eq!(warnings.last().unwrap().placed(), "69 more fields are accepted and not applied");

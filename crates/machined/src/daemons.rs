@@ -30,16 +30,13 @@ pub const APID_PORT: u16 = 50_000;
 /// Where trustd listens.
 pub const TRUSTD_PORT: u16 = 50_001;
 
-/// The device manager, where the image has one.
-pub const UDEVD: &str = "/sbin/systemd-udevd";
-
 /// A daemon that needs more than this is broken.
 const DAEMON_MEMORY_MAX: u64 = 128 * MIB;
 
 /// Threads of a daemon: one, and a few that look up names.
 const DAEMON_THREADS_MAX: u64 = 64;
 
-const MIB: u64 = 1024 * 1024;
+pub(crate) const MIB: u64 = 1024 * 1024;
 
 /// What a daemon is guaranteed, in MiB and thousandths of a processor, beside its ceilings.
 const fn ceilings(min: u64, low: u64, millicores: u64) -> Limits {
@@ -110,22 +107,6 @@ pub fn trustd(program: &str, state: &State) -> ServiceSpec {
         health: Some(Health::tcp(TRUSTD_PORT)),
         grace: GRACE,
         ..ServiceSpec::new("trustd", Run::Process(daemon(program, "trustd", TRUSTD_UID, view)))
-    }
-}
-
-/// The device manager.
-pub fn udevd() -> ServiceSpec {
-    let process = ProcessSpec {
-        path: UDEVD.to_owned(),
-        args: vec![UDEVD.to_owned(), "--resolve-names=never".to_owned()],
-        env: vec!["XDG_RUNTIME_DIR=/run".to_owned(), "PATH=/usr/bin:/usr/sbin:/bin:/sbin".to_owned()],
-        privileged: true,
-        cgroup: Some("system/udevd".to_owned()),
-        ..ProcessSpec::default()
-    };
-    ServiceSpec {
-        health: Some(Health::unix("/run/udev/control".into())),
-        ..ServiceSpec::new("udevd", Run::Process(process))
     }
 }
 

@@ -17,7 +17,6 @@ use ichor_wire::machine::machine_status_event;
 
 use crate::api::configuration::validation_mode;
 use crate::api::streams;
-use crate::daemons::UDEVD;
 use crate::event_sink::EventsSinkController;
 use crate::events::{Events, Payload, Tail};
 use crate::kernel_log::NodeKernelLog;
@@ -60,7 +59,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         cmdline: node.host.cmdline.to_string(),
         platform: node.host.platform.name.clone(),
         mode: validation_mode(&node.host.platform),
-        device_manager: Path::new(UDEVD).exists(),
+        device_manager: crate::udevd::is_here(),
         kubernetes: Path::new(KUBELET_RUNTIME).exists(),
     };
     ichor_ctl_runtime::register(runtime, ports)?;

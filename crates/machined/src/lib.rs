@@ -33,6 +33,7 @@ pub mod start;
 pub mod supervisor;
 pub mod tasks;
 pub mod trust;
+pub mod udevd;
 pub mod version;
 
 pub use start::main;

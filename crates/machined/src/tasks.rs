@@ -2,23 +2,24 @@
 //! it needs.
 
 mod config;
+mod files;
+mod kspp;
 mod kubernetes;
 mod power;
 mod services;
 mod storage;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use ichor_sys::supervisor::RebootCommand;
 
-use crate::daemons;
 use crate::node::Node;
 use crate::sequencer::{Check, Request, Task, TaskContext, TaskError, Tasks};
 use crate::services::BoxFuture;
 use crate::services::spec::TaskRun;
 use crate::supervisor::Supervisor;
+use crate::udevd;
 
 pub(crate) use storage::VOLUMES;
 
@@ -78,7 +79,8 @@ impl Tasks for NodeTasks {
             Box::pin(async move { power::end(journal, supervisor, &actor, command).await })
         };
         match task {
-            Task::StartUdevd => Box::pin(services::start_udevd(manager)),
+            Task::EnforceKspp => Box::pin(kspp::enforce(state, host.cmdline.clone())),
+            Task::StartUdevd => Box::pin(services::start_udevd(manager, host.cmdline.clone())),
             Task::StartMachined => {
                 Box::pin(services::start_machined(manager, paths, Arc::clone(&self.serve)))
             }
@@ -91,6 +93,9 @@ impl Tasks for NodeTasks {
                 config::check_memory(&state);
                 done()
             }
+            Task::HaltIfInstalled => Box::pin(config::halt_if_installed()),
+            Task::WriteUdevRules => Box::pin(config::write_udev_rules(manager, state)),
+            Task::WriteUserFiles => Box::pin(files::write_all(state)),
             Task::StartAllServices => {
                 let (node, program) = (Arc::clone(&node), self.program.clone());
                 Box::pin(async move { services::start_all(&node, &program).await })
@@ -124,7 +129,11 @@ impl Tasks for NodeTasks {
 
     fn check(&self, check: Check, _request: &Request) -> bool {
         match check {
-            Check::HasUdevd => Path::new(daemons::UDEVD).exists(),
+            Check::OwnsKernel => ichor_sys::power::in_first_pid_namespace(),
+            Check::HasUdevd => udevd::is_here(),
+            Check::HaltsIfInstalled => self
+                .node()
+                .is_some_and(|node| config::halts_if_installed(&node.host.cmdline, &node.store.state)),
             Check::Registers => self.node().is_some_and(|node| kubernetes::registers(&node.store.state)),
         }
     }

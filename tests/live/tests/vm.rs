@@ -179,6 +179,101 @@ fn disks_are_shown_and_wiped(client: &Fleet, address: &str, disk: &Path) {
     assert!(!image.windows(10).any(|window| window == b"SWAPSPACE2"));
 }
 
+/// What the machine below is asked for beside the usual: a rule for the disk, a module with a parameter, files.
+const DEVICES_PATCH: &str = r#"
+machine:
+  udev:
+    rules:
+      - SUBSYSTEM=="block", ENV{ID_SERIAL}=="ichor0", SYMLINK+="disk/by-rule/ichor"
+  kernel:
+    modules:
+      - name: dummy
+        parameters: [numdummies=2]
+  files:
+    - {path: /var/etc/made, op: create, content: made, permissions: 0o640}
+    - {path: /etc/nfsmount.conf, op: append, content: "appended = true", permissions: 0o644}
+    - {path: /etc/refused, op: create, content: x, permissions: 0o644}
+"#;
+
+/// A disk and a second network card whose drivers are in no list of ours: the device manager finds and loads them.
+#[test]
+fn devices_get_their_drivers_from_the_device_manager() {
+    let client = Fleet::named("devices", 90).unwrap();
+    let address = client.loopback(3);
+    let disk = client.home().join("disk.raw");
+    std::fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let drive = format!("file={},format=raw,if=none,id=d0", disk.display());
+    let machine = Machine::boot_with(
+        &address,
+        &[
+            &["-drive", &drive, "-device", "virtio-blk-pci,drive=d0,serial=ichor0"][..],
+            &["-netdev", "user,id=n1,net=10.9.0.0/24,restrict=on", "-device", "vmxnet3,netdev=n1,romfile="],
+            &["-device", "virtio-scsi-pci", "-device", "virtio-rng-pci"],
+        ]
+        .concat(),
+        &[],
+    )
+    .unwrap();
+
+    let dir = client.home().join("config").to_string_lossy().into_owned();
+    let endpoint = format!("https://{address}:6443");
+    let generate = ["gen", "config", "devices", &endpoint, "--additional-sans", &address, "--output", &dir];
+    client.ok(&[&generate[..], &["--config-patch", DEVICES_PATCH]].concat()).unwrap();
+    let (config, talosconfig) = (format!("{dir}/controlplane.yaml"), format!("{dir}/talosconfig"));
+    let once = |args: &[&str]| {
+        client.ok(&[&["--talosconfig", &talosconfig, "-e", &address, "-n", "10.0.2.15"], args].concat())
+    };
+    eventually("the machine takes its configuration", BOOT_MAX, || {
+        let applied = client.ok(&["apply-config", "--insecure", "-n", &address, "-f", &config]);
+        if once(&["version"]).is_ok() { Ok(()) } else { applied.map(drop) }
+    })
+    .unwrap();
+    let node = |args: &[&str]| eventually("an answer", BOOT_MAX, || once(args));
+    let shows = |what: &str, args: &[&str], text: &str| {
+        wait(what, BOOT_MAX, || once(args).ok().filter(|shown| shown.contains(text)))
+            .unwrap_or_else(|error| panic!("{error}: no {text:?} in {:?}\n{}", once(args), machine.console()))
+    };
+
+    // The service, and what follows from it.
+    let services = node(&["services"]).unwrap();
+    let line = services.lines().find(|line| line.contains(" udevd ")).unwrap_or_else(|| panic!("{services}"));
+    assert!(line.contains("Running") && line.contains(" OK "), "{services}");
+    shows("devices are ready", &["get", "devicesstatuses", "-o", "yaml"], "ready: true");
+
+    // Drivers by modalias: nothing of ours names them.
+    let modules = node(&["read", "/proc/modules"]).unwrap();
+    for module in ["virtio_blk", "virtio_net", "vmxnet3", "virtio_scsi", "virtio_rng"] {
+        assert!(modules.lines().any(|line| line.starts_with(&format!("{module} "))), "{module} in {modules}");
+    }
+    shows("a link to the disk", &["ls", "/dev/disk/by-id"], "virtio-ichor0");
+    shows("its path", &["ls", "/dev/disk/by-path"], "pci-0000:00");
+    let links = node(&["get", "links"]).unwrap();
+    assert!(links.contains("enp0s"), "links have predictable names: {links}");
+
+    // Of the configuration.
+    shows("the rule's link", &["ls", "/dev/disk/by-rule"], "ichor");
+    shows("links of the module", &["get", "links"], "dummy1");
+    shows("the file that was made", &["read", "/var/etc/made"], "made");
+    shows("the file that was changed", &["read", "/etc/nfsmount.conf"], "nolock=true\n\nappended = true");
+    let refused = machine.console();
+    assert!(refused.contains("/etc/refused cannot be created; only files in /var can"), "{refused}");
+
+    // The root cannot be written to, and there is nothing in it to write a command for.
+    let mounts = node(&["read", "/proc/self/mounts"]).unwrap();
+    let root =
+        mounts.lines().find(|line| line.split(' ').nth(1) == Some("/")).unwrap_or_else(|| panic!("{mounts}"));
+    assert!(root.starts_with("overlay / overlay ro,"), "{root}");
+    let programs = node(&["ls", "/usr/bin"]).unwrap();
+    for absent in ["sh", "bash", "busybox", "perl", "python3", "apt", "dpkg"] {
+        let found = programs.lines().any(|line| line.split_whitespace().last() == Some(absent));
+        assert!(!found, "{absent} in {programs}");
+    }
+    assert!(programs.contains("systemd-udevd") && programs.contains("cryptsetup"), "{programs}");
+    // The archive that it came from is gone, but for the images.
+    let initramfs = node(&["read", "/proc/meminfo"]).unwrap();
+    println!("{}", initramfs.lines().take(3).collect::<Vec<_>>().join("; "));
+}
+
 /// The machine starts with a clock that is 200 days behind and makes its certificate by it, which ended long ago for
 /// everybody else. Then it learns what time it is.
 #[test]

@@ -100,8 +100,12 @@ impl Request {
 /// A condition looked at when its phase is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
-    /// The device manager is part of this image.
+    /// The kernel is this machine's alone.
+    OwnsKernel,
+    /// The device manager runs on this machine.
     HasUdevd,
+    /// The kernel was told to stop here where the system is on a disk already, and it is.
+    HaltsIfInstalled,
     /// The kubelet registers this machine with Kubernetes.
     Registers,
 }
@@ -109,16 +113,24 @@ pub enum Check {
 /// Everything a sequence can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
+    /// Checks that the kernel protects itself as it should.
+    EnforceKspp,
     /// Starts the device manager and waits for it.
     StartUdevd,
     /// Starts the machine API and waits for it.
     StartMachined,
     /// Reads META.
     ReloadMeta,
+    /// Waits for somebody to take the installation medium out.
+    HaltIfInstalled,
     /// Gets the machine configuration from wherever it is.
     LoadConfig,
     /// Warns when there is little memory.
     MemorySizeCheck,
+    /// Gives the device manager the rules of the configuration.
+    WriteUdevRules,
+    /// Writes the files of the configuration.
+    WriteUserFiles,
     /// Starts the services of a configured machine and waits for all.
     StartAllServices,
     /// From now on an emergency ends in power off.
@@ -153,11 +165,15 @@ impl Task {
     /// The name clients know.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::EnforceKspp => "enforceKSPPRequirements",
             Self::StartUdevd => "startUdevd",
             Self::StartMachined => "startMachined",
             Self::ReloadMeta => "reloadMeta",
+            Self::HaltIfInstalled => "haltIfInstalled",
             Self::LoadConfig => "loadConfig",
             Self::MemorySizeCheck => "memorySizeCheck",
+            Self::WriteUdevRules => "writeUdevRules",
+            Self::WriteUserFiles => "writeUserFiles",
             Self::StartAllServices => "startAllServices",
             Self::StoreShutdown => "storeShutdown",
             Self::StopServicesForUpgrade => "stopServicesForUpgrade",
@@ -182,6 +198,8 @@ impl Task {
         match self {
             Self::LoadConfig => MINUTE * 60 * 24 * 365 * 10,
             Self::StartAllServices => MINUTE * 70,
+            // Fails by itself after 70 minutes, with a reason.
+            Self::HaltIfInstalled => MINUTE * 71,
             Self::StartUdevd | Self::LeaveEtcd => MINUTE * 10,
             // A minute to be cordoned, five to be drained; half a minute for those who hold the kubelet, its grace,
             // three for the pods.
@@ -189,6 +207,7 @@ impl Task {
             Self::StopAllPods | Self::RemoveAllPods => MINUTE * 5,
             Self::StartMachined | Self::TeardownLifecycle => MINUTE * 5,
             Self::StopServicesForUpgrade | Self::StopAllServices => MINUTE * 2,
+            Self::EnforceKspp | Self::WriteUdevRules | Self::WriteUserFiles => MINUTE * 2,
             Self::ReloadMeta
             | Self::MemorySizeCheck
             | Self::StoreShutdown
@@ -218,19 +237,28 @@ const fn phase(name: &'static str, tasks: &'static [Task]) -> Phase {
     Phase { name, tasks, check: None, forgiving: false }
 }
 
+const fn only(name: &'static str, tasks: &'static [Task], check: Check) -> Phase {
+    Phase { name, tasks, check: Some(check), forgiving: false }
+}
+
 const fn forgiving(name: &'static str, tasks: &'static [Task]) -> Phase {
     Phase { name, tasks, check: None, forgiving: true }
 }
 
 const INITIALIZE: &[Phase] = &[
-    Phase { name: "udevd", tasks: &[Task::StartUdevd], check: Some(Check::HasUdevd), forgiving: false },
+    only("systemRequirements", &[Task::EnforceKspp], Check::OwnsKernel),
+    only("udevd", &[Task::StartUdevd], Check::HasUdevd),
     phase("earlyServices", &[Task::StartMachined]),
     forgiving("meta", &[Task::ReloadMeta]),
+    only("haltIfInstalled", &[Task::HaltIfInstalled], Check::HaltsIfInstalled),
     phase("config", &[Task::LoadConfig]),
 ];
 
 const BOOT: &[Phase] = &[
     phase("memorySizeCheck", &[Task::MemorySizeCheck]),
+    // A rule or a file that is wrong must not keep a machine from its cluster.
+    Phase { forgiving: true, ..only("udevSetup", &[Task::WriteUdevRules], Check::HasUdevd) },
+    forgiving("userSetup", &[Task::WriteUserFiles]),
     phase("startEverything", &[Task::StartAllServices]),
 ];
 

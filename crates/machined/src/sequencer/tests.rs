@@ -31,7 +31,7 @@ impl Tasks for Fake {
 
     fn check(&self, check: Check, _request: &Request) -> bool {
         match check {
-            Check::HasUdevd | Check::Registers => false,
+            Check::OwnsKernel | Check::HasUdevd | Check::HaltsIfInstalled | Check::Registers => false,
         }
     }
 }
@@ -142,6 +142,17 @@ async fn a_sequence_tells_its_story_and_skips_unchecked_phases() {
         STOP initialize
     "#]]
     .assert_eq(&story(&events));
+}
+
+#[test]
+fn a_kernel_and_its_devices_come_first_and_what_users_wrote_before_services() {
+    let names = |request: &Request| plan(request).iter().map(|phase| phase.name).collect::<Vec<_>>();
+    let initialize = names(&Request::Initialize);
+    assert_eq!(initialize[..3], ["systemRequirements", "udevd", "earlyServices"]);
+    assert_eq!(initialize[4..], ["haltIfInstalled", "config"]);
+    assert_eq!(names(&Request::Boot), ["memorySizeCheck", "udevSetup", "userSetup", "startEverything"]);
+    let forgiving = plan(&Request::Boot).iter().filter(|phase| phase.forgiving).count();
+    assert_eq!(forgiving, 2, "a rule or a file that is wrong does not stop the boot");
 }
 
 #[tokio::test(start_paused = true)]

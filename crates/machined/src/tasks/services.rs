@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tracing::info;
 
-use ichor_types::MachineType as Role;
+use ichor_types::{Cmdline, MachineType as Role};
 
 use super::{config, failed};
 use crate::node::{Node, Paths};
 use crate::sequencer::{Task, TaskError};
 use crate::services::spec::TaskRun;
 use crate::services::{ServiceError, ServiceManager, ServiceSpec};
-use crate::{cri, daemons, environment, etcd};
+use crate::{cri, daemons, environment, etcd, udevd};
 
 /// Starts the device manager and waits for it.
-pub(super) async fn start_udevd(services: ServiceManager) -> Result<(), TaskError> {
-    start(&services, daemons::udevd(), Task::StartUdevd).await
+pub(super) async fn start_udevd(services: ServiceManager, cmdline: Cmdline) -> Result<(), TaskError> {
+    start(&services, udevd::service(&services, &cmdline), Task::StartUdevd).await
 }
 
 /// Starts the machine API and waits for it.

@@ -5,15 +5,19 @@ use std::io::Cursor;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use backhand::compression::Compressor;
+use backhand::compression::{CompressionOptions, Compressor, Zstd};
 use backhand::{FilesystemCompressor, FilesystemWriter, NodeHeader};
 
 use crate::content::{self, Content, Entry};
 
+/// A tenth smaller than with the default of 3, for a few seconds more. Reading takes the same time.
+const LEVEL: u32 = 12;
+
 /// An empty filesystem whose bytes depend on its content alone.
 pub(crate) fn new<'a>() -> Result<FilesystemWriter<'a, 'a, 'a>> {
     let mut image = FilesystemWriter::default();
-    image.set_compressor(FilesystemCompressor::new(Compressor::Zstd, None)?);
+    let options = CompressionOptions::Zstd(Zstd { compression_level: LEVEL });
+    image.set_compressor(FilesystemCompressor::new(Compressor::Zstd, Some(options))?);
     image.set_time(0);
     image.set_root_mode(0o755);
     image.set_only_root_id();

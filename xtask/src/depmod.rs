@@ -124,7 +124,12 @@ fn device_node(module: &Module) -> Option<String> {
         None => ('b', with("block-major-")?),
     };
     let (major, minor) = number.split_once('-')?;
-    Some(format!("{} {name} {kind}{}:{}", module.name, major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?))
+    Some(format!(
+        "{} {name} {kind}{}:{}",
+        module.name,
+        major.parse::<u32>().ok()?,
+        minor.parse::<u32>().ok()?
+    ))
 }
 
 /// `name` and all it needs, each after what it needs.

@@ -171,7 +171,9 @@ async fn wait_merged(state: &State, part: &str) -> Result<(), String> {
     match tokio::time::timeout(CRI_WAIT_MAX, holds).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("machine.files: /etc/{CRI_MERGED} does not hold {CRI_PART}; is it valid TOML?")),
+        Err(_) => {
+            Err(format!("machine.files: /etc/{CRI_MERGED} does not hold {CRI_PART}; is it valid TOML?"))
+        }
     }
 }
 

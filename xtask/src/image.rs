@@ -68,7 +68,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
 /// A digest of everything that goes into an image.
 fn stamp(ca_bundle: Option<&[u8]>, content: &Content) -> String {
     let mut text = format!("{DIRECTORIES:?}{BIND_TARGETS:?}{FILES:?}{LINKS:?}{PROGRAMS:?}");
-    text += &os_release(env!("CARGO_PKG_VERSION"));
+    text += &ichor_image::os_release(env!("CARGO_PKG_VERSION"));
     text += &ca_bundle.map(digest).unwrap_or_default();
     text += &content_digest(content);
     digest(text.as_bytes())
@@ -156,7 +156,7 @@ fn build(ca_bundle: Option<&[u8]>, content: &Content) -> Result<Vec<u8>> {
         };
         image.push_file(Cursor::new(bytes), path, header(0o644))?;
     }
-    let release = os_release(env!("CARGO_PKG_VERSION"));
+    let release = ichor_image::os_release(env!("CARGO_PKG_VERSION"));
     image.push_file(Cursor::new(release.into_bytes()), "etc/os-release", header(0o644))?;
     for (path, target) in LINKS {
         image.push_symlink(target, path, header(0o777))?;
@@ -166,14 +166,6 @@ fn build(ca_bundle: Option<&[u8]>, content: &Content) -> Result<Vec<u8>> {
         image.push_symlink("ichor", format!("usr/bin/{name}"), header(0o777))?;
     }
     squashfs::bytes(image)
-}
-
-/// Scripts written for the original look for `ID=talos`: the variant says so without claiming the name.
-fn os_release(version: &str) -> String {
-    format!(
-        "NAME=\"Ichor\"\nID=ichor\nID_LIKE=talos\nVARIANT_ID=talos\nVERSION_ID=v{version}\nPRETTY_NAME=\"Ichor (v{version})\"\n\
-         VENDOR_NAME=\"Ichor\"\n"
-    )
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

@@ -4,6 +4,7 @@ mod disk;
 mod fat;
 mod installer;
 mod iso;
+mod kernel;
 mod pe;
 mod qcow2;
 

@@ -74,6 +74,15 @@ profile: setup ## Let a node work and write what it does often for `make release
 	@$(COMPILE)
 	@XTASK=$(XTASK) SELECT="$(SELECT)" scripts/profile
 
+.PHONY: images-os
+images-os: ## Fetch kernel and boot loaders, then build a disk image and an ISO (needs `make build`; ICHOR_KERNEL_PACKAGE= for other kernels)
+	@$(call say,images of the operating system)
+	@scripts/os-parts
+	@mkdir -p build/os/images
+	@bin/ichorctl image build metal --output build/os/images/metal-amd64.raw
+	@bin/ichorctl image build iso --output build/os/images/metal-amd64.iso
+	@bin/ichorctl image build installer --output build/os/images/installer-amd64.tar
+
 .PHONY: components
 components: setup $(SEEN) ## Build Kubernetes, etcd, containerd and the rest, and the images of a cluster
 	@$(call say,components of a node)

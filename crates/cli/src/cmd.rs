@@ -22,6 +22,7 @@ pub mod gen_secureboot;
 pub mod get;
 pub mod health;
 pub mod image;
+mod image_build;
 mod image_bundle;
 pub mod image_cache;
 pub mod image_cert;

@@ -22,6 +22,7 @@ pub static IMAGE: Command = Command {
         .default("cri")
         .complete(Complete::Words(&["cri", "system"]))],
     subcommands: &[
+        &super::image_build::BUILD,
         &CACHE_CERT_GEN,
         &CACHE_CREATE,
         &CACHE_SERVE,

@@ -23,6 +23,7 @@ pub mod route;
 pub mod rule;
 pub mod sntp;
 pub mod sockets;
+pub mod tap;
 pub mod watch;
 
 pub use error::{KernelError, NetError};

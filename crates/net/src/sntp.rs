@@ -18,6 +18,7 @@ const EPOCH_OFFSET: u64 = 2_208_988_800;
 const DISTANCE_MAX: Duration = Duration::from_secs(16);
 /// Stratum of a server that is not synchronized itself.
 const STRATUM_UNSYNCHRONIZED: u8 = 16;
+const MODE_CLIENT: u8 = 3;
 const MODE_SERVER: u8 = 4;
 const LEAP_UNSYNCHRONIZED: u8 = 3;
 
@@ -132,9 +133,28 @@ impl NtpTime {
 pub fn encode(sent: NtpTime) -> [u8; LENGTH] {
     let mut packet = [0; LENGTH];
     // Version 4, client.
-    packet[0] = 4 << 3 | 3;
+    packet[0] = 4 << 3 | MODE_CLIENT;
     packet[40..48].copy_from_slice(&sent.0.to_be_bytes());
     packet
+}
+
+/// The answer of a server whose clock is this host's: to a question that came at `received`, sent `now`. `None` when it is
+/// not a question.
+pub fn reply(question: &[u8], received: SystemTime, now: SystemTime) -> Option<[u8; LENGTH]> {
+    let question: &[u8; LENGTH] = question.first_chunk()?;
+    if question[0] & 7 != MODE_CLIENT {
+        return None;
+    }
+    let mut answer = [0; LENGTH];
+    // Version 4, a server next to a reference clock, precise to a microsecond.
+    answer[..4].copy_from_slice(&[4 << 3 | MODE_SERVER, 1, 6, 0xec]);
+    answer[12..16].copy_from_slice(b"HOST");
+    answer[24..32].copy_from_slice(&question[40..48]);
+    let received = NtpTime::from_system(received);
+    for (at, time) in [(16, received), (32, received), (40, NtpTime::from_system(now))] {
+        answer[at..at + 8].copy_from_slice(&time.0.to_be_bytes());
+    }
+    Some(answer)
 }
 
 /// Judges and measures an answer. `sent` is what the question carried; `departed` and `arrived` are our
@@ -301,13 +321,8 @@ mod tests {
     }
 
     fn answer(sent: NtpTime, received: SystemTime, transmitted: SystemTime) -> [u8; LENGTH] {
-        let mut packet = [0; LENGTH];
-        packet[0] = 4 << 3 | MODE_SERVER;
+        let mut packet = reply(&encode(sent), received, transmitted).unwrap();
         packet[1] = 2;
-        packet[16..24].copy_from_slice(&NtpTime::from_system(received).0.to_be_bytes());
-        packet[24..32].copy_from_slice(&sent.0.to_be_bytes());
-        packet[32..40].copy_from_slice(&NtpTime::from_system(received).0.to_be_bytes());
-        packet[40..48].copy_from_slice(&NtpTime::from_system(transmitted).0.to_be_bytes());
         packet
     }
 
@@ -324,6 +339,14 @@ mod tests {
         assert!((sample.offset_ns - 5_000_000_000).abs() < 1000, "{}", sample.offset_ns);
         assert!(sample.round_trip.abs_diff(Duration::from_millis(80)) < Duration::from_micros(1));
         assert_eq!((sample.stratum, sample.leap), (2, Leap::None));
+    }
+
+    #[test]
+    fn only_questions_are_answered() {
+        let (question, now) = (encode(NtpTime(5)), unix(1000, 0));
+        assert!(reply(&question, now, now).is_some());
+        assert_eq!(reply(&question[..47], now, now), None);
+        assert_eq!(reply(&answer(NtpTime(5), now, now), now, now), None, "two servers would talk forever");
     }
 
     #[test]

@@ -43,6 +43,18 @@ fn dhcp4_messages() {
         machine.resume(&message, Duration::from_secs(1));
         machine.tick(Duration::ZERO);
         machine.receive(&message, Duration::ZERO);
+        let grant = dhcp4::server::Grant {
+            address: ipnet::Ipv4Net::new_assert([10, 5, 0, 9].into(), 24),
+            router: None,
+            dns: Vec::new(),
+            ntp: Vec::new(),
+            mtu: None,
+            hostname: None,
+            boot_file: None,
+            duration: Duration::from_secs(60),
+        };
+        let reply = dhcp4::server::answer(&message, [10, 5, 0, 1].into(), Some(&grant));
+        assert!(reply.is_none_or(|reply| reply.is_reply && reply.hardware == message.hardware));
         let lease = dhcp4::Lease::parse(&message);
         let known =
             lease.as_ref().map_or(0, |lease| lease.routes.len() + lease.search.len() + lease.dns.len());

@@ -29,6 +29,7 @@ pub mod option {
     pub const RENEWAL_TIME: u8 = 58;
     pub const REBINDING_TIME: u8 = 59;
     pub const CLIENT_ID: u8 = 61;
+    pub const BOOT_FILE: u8 = 67;
     pub const DOMAIN_SEARCH: u8 = 119;
     pub const CLASSLESS_ROUTES: u8 = 121;
 }

@@ -59,6 +59,7 @@ const LAYERS: &[(u8, &[&str])] = &[
             "init",
             "client",
             "provision",
+            "provision-local",
             "provision-sandbox",
             "ops",
             "imager",

@@ -4,22 +4,21 @@
 //! death is the machine's, and its exit code says how the machine ended.
 
 use std::fs;
-use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use ichor_net::{Netlink, link};
 use ichor_provision::{Cluster, Machine};
+use ichor_provision_local::{Layout, SetupError, exit_code, ipv4};
 use ichor_sys::cgroup::{Cgroups, Limits};
 use ichor_sys::credentials::{self, Capabilities};
 use ichor_sys::namespace::{self, Namespaces};
 use ichor_sys::signal::{self, Signals};
 
 use crate::cgroups::Hierarchies;
-use crate::error::SetupError;
-use crate::layout::Layout;
-use crate::{cgroups as tree, ipv4, rootfs, scope};
+use crate::layout::Paths as _;
+use crate::{cgroups as tree, rootfs, scope};
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -49,7 +48,7 @@ pub(crate) fn main(dir: &Path, machine: &str) -> ExitCode {
 
 fn boot(layout: &Layout, name: &str) -> Result<ExitCode, SetupError> {
     signal::set_parent_death_signal(SIGKILL).map_err(SetupError::step("follow the supervisor"))?;
-    let cluster = load(layout)?;
+    let cluster = layout.load()?;
     let machine = cluster.machine(name)?;
     // Before the first child, so that no signal is missed.
     let signals = Signals::collect(&[SIGTERM, SIGCHLD]).map_err(SetupError::step("collect signals"))?;
@@ -67,13 +66,6 @@ fn boot(layout: &Layout, name: &str) -> Result<ExitCode, SetupError> {
     })
     .map_err(SetupError::step("fork"))?;
     Ok(ExitCode::from(wait(pid, &signals)?))
-}
-
-fn load(layout: &Layout) -> Result<Cluster, SetupError> {
-    let dir = layout.dir();
-    let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let root = dir.parent().unwrap_or(Path::new("/"));
-    Ok(ichor_provision::Store::new(root).load(name)?)
 }
 
 /// The machine's group in every hierarchy, empty of what an earlier boot left.
@@ -147,19 +139,13 @@ fn connect(cluster: &Cluster, machine: &Machine) -> Result<(), SetupError> {
             attempt += 1;
         }
         link::set_mtu(&fleet, &port, cluster.network.mtu).await?;
-        link::set_master(&fleet, &port, Some(crate::supervisor::BRIDGE)).await?;
+        link::set_master(&fleet, &port, Some(ichor_provision_local::BRIDGE)).await?;
         link::set_up(&fleet, &port, true).await?;
         let inside = Netlink::open()?;
-        link::set_hardware_addr(&inside, "eth0", &hardware_address(address)).await?;
+        link::set_hardware_addr(&inside, "eth0", &ipv4::hardware(address, 0)).await?;
         link::set_mtu(&inside, "eth0", cluster.network.mtu).await?;
         Ok(())
     })
-}
-
-/// The same at each boot: locally administered, then the machine's address.
-fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
-    let [a, b, c, d] = address.octets();
-    [0x02, 0x1c, a, b, c, d]
 }
 
 enum Never {}
@@ -190,7 +176,6 @@ fn first_process(
 
 /// Waits for the machine's end; a code as shells have it.
 fn wait(pid: i32, signals: &Signals) -> Result<u8, SetupError> {
-    use std::os::unix::process::ExitStatusExt;
     loop {
         ichor_sys::poll::readable(signals, Duration::from_secs(60))
             .map_err(SetupError::step("wait for the machine"))?;
@@ -201,9 +186,7 @@ fn wait(pid: i32, signals: &Signals) -> Result<u8, SetupError> {
         }
         while let Some((ended, status)) = signal::reap_any() {
             if ended == pid {
-                let status = std::process::ExitStatus::from_raw(status);
-                let signal = || status.signal().map_or(1, |signal| 128 + signal);
-                return Ok(u8::try_from(status.code().unwrap_or_else(signal)).unwrap_or(1));
+                return Ok(u8::try_from(exit_code(status)).unwrap_or(1));
             }
         }
     }

@@ -6,11 +6,12 @@
 use std::fs;
 use std::path::Path;
 
+use ichor_provision_local::SetupError;
 use ichor_sys::cgroup::{Cgroups, Layout};
 use ichor_sys::mount::{self, MountError, MountFlags};
 use ichor_sys::mountinfo::{self, Mount};
 
-use crate::error::SetupError;
+use crate::error::CgroupError;
 
 const FLAGS: MountFlags =
     MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC).union(MountFlags::RELATIME);
@@ -29,7 +30,7 @@ impl Hierarchies {
     pub(crate) fn of_host() -> Result<Self, SetupError> {
         let path = "/proc/self/cgroup";
         let text = fs::read_to_string(path).map_err(SetupError::file("read", path))?;
-        Self::parse(&text).ok_or(SetupError::NoCgroups)
+        Ok(Self::parse(&text).ok_or(CgroupError::NoCgroups)?)
     }
 
     /// Reads `/proc/<pid>/cgroup`. As soon as one controller is bound to a v1 tree, v2 has none worth having.
@@ -121,7 +122,9 @@ pub(crate) fn check_controllers(cgroups: &Cgroups, group: &str) -> Result<(), Se
     let missing: Vec<&str> = NEEDED.into_iter().filter(|name| !has(&text, name)).collect();
     match missing.is_empty() {
         true => Ok(()),
-        false => Err(SetupError::NoControllers { group: format!("/{group}"), missing: missing.join(", ") }),
+        false => {
+            Err(CgroupError::NoControllers { group: format!("/{group}"), missing: missing.join(", ") }.into())
+        }
     }
 }
 

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ichor_provision_local::{Layout, SetupError};
 use ichor_sys::cgroup::Cgroups;
 use ichor_sys::mount::{self, MountFlags, Propagation};
 use ichor_sys::namespace::{self, Namespaces};
 
 use crate::cgroups::Hierarchies;
-use crate::error::SetupError;
-use crate::layout::Layout;
+use crate::layout::Paths as _;
 use crate::{cgroups as tree, scope};
 
 /// A group stays busy for a moment after its last process was killed.

@@ -1,111 +1,96 @@
-//! Where things lie in the directory of a cluster.
+//! Where things lie in the directory of a cluster of sandbox machines.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// Paths of one cluster.
-#[derive(Clone, Debug)]
-pub(crate) struct Layout {
-    dir: PathBuf,
-}
+use ichor_provision_local::Layout;
 
-impl Layout {
-    pub(crate) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
-    }
-
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// Requests to the supervisor.
-    pub(crate) fn control(&self) -> PathBuf {
-        self.dir.join("control.sock")
-    }
-
-    /// What the supervisor has to say.
-    pub(crate) fn log(&self) -> PathBuf {
-        self.dir.join("supervisor.log")
-    }
-
-    /// A memory filesystem that only the supervisor and its machines see.
-    pub(crate) fn run(&self) -> PathBuf {
-        self.dir.join("run")
-    }
-
+/// Paths that only sandbox machines have.
+pub(crate) trait Paths {
     /// The root image, mounted.
-    pub(crate) fn image(&self) -> PathBuf {
-        self.run().join("image")
-    }
+    fn image(&self) -> PathBuf;
 
     /// Which loop device shows the image, and whether the kernel made it for us.
-    pub(crate) fn loop_device(&self) -> PathBuf {
-        self.dir.join("loop")
-    }
+    fn loop_device(&self) -> PathBuf;
 
     /// The scope of systemd that the cluster is in, where it is in one: its path below the root of the hierarchy.
-    pub(crate) fn scope(&self) -> PathBuf {
-        self.dir.join("scope")
-    }
+    fn scope(&self) -> PathBuf;
 
     /// The controllers that the root of the unified hierarchy handed down before the cluster asked for more.
-    pub(crate) fn controllers(&self) -> PathBuf {
-        self.dir.join("controllers")
-    }
+    fn controllers(&self) -> PathBuf;
 
     /// The host's cgroup hierarchies, mounted once more.
-    pub(crate) fn cgroups(&self) -> PathBuf {
-        self.run().join("cgroup")
-    }
+    fn cgroups(&self) -> PathBuf;
 
     /// The unified hierarchy of a host that keeps its controllers in others.
-    pub(crate) fn unified(&self) -> PathBuf {
-        self.run().join("unified")
-    }
+    fn unified(&self) -> PathBuf;
 
     /// The root of a booting machine.
-    pub(crate) fn root(&self, machine: &str) -> PathBuf {
-        self.run().join("machines").join(machine).join("root")
-    }
+    fn root(&self, machine: &str) -> PathBuf;
 
     /// Files bound into a machine's `/proc`.
-    pub(crate) fn files(&self, machine: &str) -> PathBuf {
-        self.run().join("machines").join(machine).join("files")
-    }
-
-    /// What outlives a boot of a machine.
-    pub(crate) fn machine(&self, machine: &str) -> PathBuf {
-        self.dir.join("machines").join(machine)
-    }
+    fn files(&self, machine: &str) -> PathBuf;
 
     /// The machine's STATE.
-    pub(crate) fn state(&self, machine: &str) -> PathBuf {
-        self.machine(machine).join("state")
-    }
+    fn state(&self, machine: &str) -> PathBuf;
 
     /// The machine's image cache, where somebody put one.
-    pub(crate) fn image_cache(&self, machine: &str) -> PathBuf {
-        self.machine(machine).join("imagecache")
-    }
+    fn image_cache(&self, machine: &str) -> PathBuf;
 
     /// The machine's `/var`.
-    pub(crate) fn var(&self, machine: &str) -> PathBuf {
-        self.machine(machine).join("var")
-    }
-
-    /// The configuration the machine's platform offers.
-    pub(crate) fn config(&self, machine: &str) -> PathBuf {
-        self.machine(machine).join("config.yaml")
-    }
-
-    /// What the machine writes to its console.
-    pub(crate) fn console(&self, machine: &str) -> PathBuf {
-        self.dir.join(format!("{machine}.log"))
-    }
+    fn var(&self, machine: &str) -> PathBuf;
 
     /// The name of the cluster's group in every cgroup hierarchy. The directory's own number keeps clusters of the
     /// same name in other homes apart.
-    pub(crate) fn group(&self, cluster: &str) -> String {
-        let bytes = self.dir.as_os_str().as_encoded_bytes();
+    fn group(&self, cluster: &str) -> String;
+}
+
+impl Paths for Layout {
+    fn image(&self) -> PathBuf {
+        self.run().join("image")
+    }
+
+    fn loop_device(&self) -> PathBuf {
+        self.dir().join("loop")
+    }
+
+    fn scope(&self) -> PathBuf {
+        self.dir().join("scope")
+    }
+
+    fn controllers(&self) -> PathBuf {
+        self.dir().join("controllers")
+    }
+
+    fn cgroups(&self) -> PathBuf {
+        self.run().join("cgroup")
+    }
+
+    fn unified(&self) -> PathBuf {
+        self.run().join("unified")
+    }
+
+    fn root(&self, machine: &str) -> PathBuf {
+        self.run().join("machines").join(machine).join("root")
+    }
+
+    fn files(&self, machine: &str) -> PathBuf {
+        self.run().join("machines").join(machine).join("files")
+    }
+
+    fn state(&self, machine: &str) -> PathBuf {
+        self.machine(machine).join("state")
+    }
+
+    fn image_cache(&self, machine: &str) -> PathBuf {
+        self.machine(machine).join("imagecache")
+    }
+
+    fn var(&self, machine: &str) -> PathBuf {
+        self.machine(machine).join("var")
+    }
+
+    fn group(&self, cluster: &str) -> String {
+        let bytes = self.dir().as_os_str().as_encoded_bytes();
         let hash = bytes
             .iter()
             .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
@@ -115,6 +100,8 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

@@ -1,18 +1,17 @@
 //! The view of a machine's first process: its root, its devices, and what it must not touch of the host.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use ichor_provision::{Cluster, Machine, ProvisionError};
+use ichor_provision_local::{Layout, SetupError, ipv4};
 use ichor_sys::device;
 use ichor_sys::mount::{self, MountFlags, Propagation};
 
 use crate::cgroups::Hierarchies;
-use crate::error::SetupError;
-use crate::layout::Layout;
-use crate::{ipv4, runc};
+use crate::layout::Paths as _;
+use crate::runc;
 
 /// Values the kubelet insists on, which are the host's to set: the machine sees these instead.
 const TUNABLES: [(&str, &str); 6] = [
@@ -183,7 +182,7 @@ impl Builder {
         let real = system.join(runc::REAL_DIR);
         make(&real)?;
         mount::bind(&self.at("usr/bin"), &real, false)?;
-        let own = crate::own_program().map_err(SetupError::step("find this program"))?;
+        let own = ichor_provision_local::own_program().map_err(SetupError::step("find this program"))?;
         Ok(mount::bind_read_only(&own, &runc)?)
     }
 
@@ -224,28 +223,12 @@ fn random_uuid() -> Result<String, SetupError> {
 }
 
 /// Makes what outlives the boots of a machine.
-pub(crate) fn make_persistent(
-    layout: &Layout,
-    machine: &str,
-    config: Option<&[u8]>,
-) -> Result<(), SetupError> {
-    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+pub(crate) fn make_persistent(layout: &Layout, machine: &str) -> Result<(), SetupError> {
+    use std::os::unix::fs::PermissionsExt;
     for (dir, mode) in [(layout.state(machine), 0o700), (layout.var(machine), 0o755)] {
         make(&dir)?;
         fs::set_permissions(&dir, fs::Permissions::from_mode(mode))
             .map_err(SetupError::file("set the mode of", &dir))?;
-    }
-    if let Some(config) = config {
-        // Holds the cluster's secrets.
-        let path = layout.config(machine);
-        let mut file = File::options()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(SetupError::file("write", &path))?;
-        file.write_all(config).map_err(SetupError::file("write", &path))?;
     }
     Ok(())
 }

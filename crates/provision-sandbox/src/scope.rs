@@ -15,11 +15,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use ichor_provision_local::{Layout, SetupError};
 use ichor_sys::cgroup::{Cgroups, Limits, MOUNT_POINT};
 
 use crate::cgroups::Hierarchies;
-use crate::error::SetupError;
-use crate::layout::Layout;
+use crate::layout::Paths as _;
 
 /// What is there as long as systemd is the first process of the host.
 const BOOTED: &str = "/run/systemd/system";

@@ -1,5 +1,6 @@
 //! A cluster as its state file has it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -24,6 +25,9 @@ pub struct Cluster {
     /// The OCI layout of container images that is served to its machines.
     #[serde(default)]
     pub images: Option<PathBuf>,
+    /// What only its provider knows, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
     /// Where its Kubernetes API is, as machines see it: an address or a name. It stays when the machine behind it goes.
     #[serde(default)]
     pub endpoint: Option<String>,
@@ -224,6 +228,7 @@ impl Cluster {
             },
             image: image.to_owned(),
             images: request.images.clone(),
+            settings: request.settings.clone(),
             endpoint: first_control_plane(&machines),
             machines,
         })

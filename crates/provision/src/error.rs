@@ -73,12 +73,55 @@ pub enum ProvisionError {
         /// What there is.
         known: Vec<&'static str>,
     },
-    /// A network of a family that the provider does not have.
-    #[error("{provider} machines need one IPv4 network, such as 10.5.0.0/24; choose it with --cidr")]
-    UnsupportedNetwork {
+    /// A setting whose value cannot be.
+    #[error("setting {name}: \"{value}\" is not {expected}")]
+    BadSetting {
+        /// The setting.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What it takes.
+        expected: &'static str,
+    },
+    /// A setting with a value that it does not know.
+    #[error("setting {name}: \"{value}\" is none of {}", known.join(", "))]
+    NotOneOf {
+        /// The setting.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What it takes.
+        known: Vec<&'static str>,
+    },
+    /// A setting that nothing stands behind yet.
+    #[error("--{name} is not offered yet: {reason}; leave it out")]
+    NotOffered {
+        /// The setting.
+        name: &'static str,
+        /// What is missing.
+        reason: &'static str,
+    },
+    /// Two settings of which only one can be.
+    #[error("--{first} and --{second} exclude each other; leave one of them out")]
+    Contradiction {
+        /// One.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
+    /// Programs or files that machines are made of.
+    #[error("machines of {provider} need what is not there: {}; {help}", things.join(", "))]
+    Missing {
         /// The provider.
         provider: &'static str,
+        /// All of them.
+        things: Vec<String>,
+        /// The command that helps.
+        help: &'static str,
     },
+    /// A network of a family that the provider does not have.
+    #[error("machines on this host need one IPv4 network, such as 10.5.0.0/24; choose it with --cidr")]
+    UnsupportedNetwork,
     /// All networks are taken.
     #[error("no network is free for the cluster")]
     NoFreeNetwork,

@@ -145,6 +145,7 @@ mod tests {
             },
             image: "/image".into(),
             images: None,
+            settings: Default::default(),
             endpoint: None,
             machines: Vec::new(),
         }

@@ -5,11 +5,9 @@ use std::time::{Duration, Instant};
 use ichor_provision::MachineStatus;
 
 /// What a boot process exits with when its machine called `reboot(2)` to start again: 128 + SIGHUP.
-pub(crate) const REBOOTED: i32 = 129;
+pub const REBOOTED: i32 = 129;
 /// The same for switching off: 128 + SIGINT.
-pub(crate) const POWERED_OFF: i32 = 130;
-/// How long a machine may take to shut down in order.
-pub(crate) const STOP_WAIT: Duration = Duration::from_secs(60);
+pub const POWERED_OFF: i32 = 130;
 /// A machine that ran this long was well; sooner, its next start waits.
 const WELL_AFTER: Duration = Duration::from_secs(2);
 const RESTART_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -60,12 +58,13 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Fleet {
     slots: Vec<Slot>,
+    stop_wait: Duration,
 }
 
 impl Fleet {
-    /// All off.
-    pub(crate) fn new(names: impl Iterator<Item = String>) -> Self {
-        Self { slots: names.map(Slot::new).collect() }
+    /// All off. A machine may take `stop_wait` to shut down in order.
+    pub(crate) fn new(names: impl Iterator<Item = String>, stop_wait: Duration) -> Self {
+        Self { slots: names.map(Slot::new).collect(), stop_wait }
     }
 
     /// A further machine, off; its index.
@@ -129,7 +128,7 @@ impl Fleet {
         let slot = self.slots.get_mut(at)?;
         match slot.power {
             Power::On { pid, .. } => {
-                slot.wish = Wish::Stop { deadline: now + STOP_WAIT };
+                slot.wish = Wish::Stop { deadline: now + self.stop_wait };
                 Some(Effect::Shutdown(pid))
             }
             Power::Waiting { .. } | Power::Off => {
@@ -242,8 +241,10 @@ impl Slot {
 mod tests {
     use super::*;
 
+    const STOP_WAIT: Duration = Duration::from_secs(60);
+
     fn one(now: Instant) -> Fleet {
-        let mut fleet = Fleet::new(["m".to_owned()].into_iter());
+        let mut fleet = Fleet::new(["m".to_owned()].into_iter(), STOP_WAIT);
         assert_eq!(fleet.start(0), Some(Effect::Boot(0)));
         fleet.booted(0, 7, now);
         fleet

@@ -1,20 +1,19 @@
-//! The process that owns a cluster: network, image, cgroups, machines, forwarders and the control socket.
+//! The process that owns a cluster: network, machines, forwarders and the control socket.
 //!
 //! It starts with one thread: it binds the host's loopback sockets, takes new namespaces and forks. The child is
 //! PID 1 of the fleet; the parent only waits, and its death is the child's.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::marker::PhantomData;
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use ichor_net::{Netlink, link};
-use ichor_provision::{Cluster, Store};
-use ichor_sys::cgroup::{Cgroups, Limits};
-use ichor_sys::loopdev::LoopDevice;
+use ichor_provision::Cluster;
 use ichor_sys::mount::{self, MountFlags, Propagation};
 use ichor_sys::namespace::{self, Namespaces};
 use ichor_sys::signal;
@@ -22,19 +21,16 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::cgroups::{self, Hierarchies};
 use crate::control::{LINE_MAX, Reply, Request};
 use crate::error::SetupError;
 use crate::fleet::{Effect, Fleet};
 use crate::forward::{self, Forward, Forwards};
 use crate::layout::Layout;
 use crate::reload::StandIn;
-use crate::{HIDDEN, bridge_filter, ipv4, reload, rootfs, scope};
+use crate::{Kind, ipv4, reload};
 
 /// The bridge that joins the machines, in the fleet's own network namespace.
-pub(crate) const BRIDGE: &str = "br0";
-/// The program that all first-party processes of a machine are, in its image.
-const PROGRAM: &str = "usr/bin/ichor";
+pub const BRIDGE: &str = "br0";
 /// The words on standard output that tell the creator how it went.
 pub(crate) const READY: &str = "ready";
 pub(crate) const FAILED: &str = "failed ";
@@ -47,10 +43,10 @@ const REQUESTS_MAX: usize = 16;
 const CONSOLE_MAX: u64 = 16 * 1024 * 1024;
 const CONSOLE_CHECK: Duration = Duration::from_secs(30);
 
-pub(crate) fn main(dir: &Path) -> ExitCode {
+pub(crate) fn main<K: Kind>(dir: &Path) -> ExitCode {
     let _ = rustix::process::setsid();
     let layout = Layout::new(dir);
-    match outer(&layout) {
+    match outer::<K>(&layout) {
         Ok(code) => code,
         Err(error) => fail(&error),
     }
@@ -67,34 +63,28 @@ fn fail(error: &SetupError) -> ExitCode {
 }
 
 /// On the host's side: sockets, namespaces, fork, wait.
-fn outer(layout: &Layout) -> Result<ExitCode, SetupError> {
-    let cluster = load(layout)?;
-    bridge_filter::load();
-    scope::settle(layout, &cluster.name)?;
+fn outer<K: Kind>(layout: &Layout) -> Result<ExitCode, SetupError> {
+    let cluster = layout.load()?;
+    K::prepare_host(layout, &cluster)?;
     let host = namespace::own_net().map_err(SetupError::step("open the network namespace"))?;
     let forwards = forward::bind(&reload::addresses(&cluster))?;
     let kinds = Namespaces::MOUNT.union(Namespaces::NET).union(Namespaces::PID);
     namespace::unshare(kinds).map_err(SetupError::step("make namespaces"))?;
     let mut forwards = Some(forwards);
-    let pid = namespace::fork(|| match inner(layout, &cluster, forwards.take().unwrap_or_default(), &host) {
-        Ok(()) => 0,
-        Err(error) => {
-            fail(&error);
-            1
-        }
-    })
-    .map_err(SetupError::step("fork"))?;
+    let pid =
+        namespace::fork(|| match inner::<K>(layout, &cluster, forwards.take().unwrap_or_default(), &host) {
+            Ok(()) => 0,
+            Err(error) => {
+                fail(&error);
+                1
+            }
+        })
+        .map_err(SetupError::step("fork"))?;
     // The child has the sockets and the creator's ear; kept here they would outlive it.
     drop(forwards);
     close_stdout();
     let status = signal::wait_for(pid).map_err(SetupError::step("wait for the fleet"))?;
     Ok(if status == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-pub(crate) fn load(layout: &Layout) -> Result<Cluster, SetupError> {
-    let dir = layout.dir();
-    let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    Ok(Store::new(dir.parent().unwrap_or(Path::new("/"))).load(name)?)
 }
 
 fn close_stdout() {
@@ -104,7 +94,12 @@ fn close_stdout() {
 }
 
 /// PID 1 of the fleet.
-fn inner(layout: &Layout, cluster: &Cluster, bound: Vec<Forward>, host: &File) -> Result<(), SetupError> {
+fn inner<K: Kind>(
+    layout: &Layout,
+    cluster: &Cluster,
+    bound: Vec<Forward>,
+    host: &File,
+) -> Result<(), SetupError> {
     signal::set_parent_death_signal(SIGKILL).map_err(SetupError::step("follow the parent"))?;
     // Two descriptors for each forwarded connection.
     ichor_sys::credentials::raise_nofile(1 << 20);
@@ -114,19 +109,9 @@ fn inner(layout: &Layout, cluster: &Cluster, bound: Vec<Forward>, host: &File) -
     let run = layout.run();
     fs::create_dir_all(&run).map_err(SetupError::file("make", &run))?;
     mount::mount("ichor", &run, "tmpfs", MountFlags::empty(), "mode=0700,size=64M")?;
-    mount_image(layout, cluster)?;
-    let hierarchies = Hierarchies::of_host()?;
-    let cgroups = hierarchies.open(&layout.cgroups())?;
-    let group = scope::machines(layout, &cluster.name);
-    if hierarchies == Hierarchies::Unified && scope::noted(layout).is_none() {
-        cgroups::note_controllers(&cgroups, &layout.controllers())?;
-    }
-    make_group(&cgroups, &group)?;
-    if let Some(unified) = hierarchies.open_unified(&layout.unified()) {
-        make_group(&unified, &group)?;
-    }
+    K::prepare_fleet(layout, cluster)?;
     for machine in &cluster.machines {
-        rootfs::make_persistent(layout, &machine.name, None)?;
+        K::make_machine(layout, cluster, &machine.name)?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -135,38 +120,11 @@ fn inner(layout: &Layout, cluster: &Cluster, bound: Vec<Forward>, host: &File) -
     runtime.block_on(async {
         make_bridge(cluster).await?;
         serve_images(cluster).await?;
-        let mut forwards = Forwards::default();
+        K::serve(layout, cluster).await?;
+        let mut forwards = Forwards::new(K::ACCEPTS_WITHIN);
         forwards.start(bound)?;
-        serve(layout, cluster, forwards, host).await
+        serve::<K>(layout, cluster, forwards, host).await
     })
-}
-
-fn mount_image(layout: &Layout, cluster: &Cluster) -> Result<(), SetupError> {
-    let target = layout.image();
-    fs::create_dir_all(&target).map_err(SetupError::file("make", &target))?;
-    let device = LoopDevice::attach_read_only(Path::new(&cluster.image))
-        .map_err(SetupError::file("make a loop device of", &cluster.image))?;
-    let note = layout.loop_device();
-    let text = format!("{} {}", device.number(), if device.created() { "created" } else { "found" });
-    fs::write(&note, text).map_err(SetupError::file("write", &note))?;
-    let path = device.path().to_string_lossy().into_owned();
-    mount::mount(&path, &target, "squashfs", MountFlags::RDONLY | MountFlags::NODEV, "")?;
-    warm(target.join(PROGRAM));
-    Ok(())
-}
-
-/// Unpacks the program of all machines into memory while their network is made; else each page would be waited for
-/// when a machine starts. An image without it is found out soon enough.
-fn warm(program: PathBuf) {
-    std::thread::spawn(move || {
-        if let Ok(file) = File::open(&program) {
-            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::WillNeed);
-        }
-    });
-}
-
-fn make_group(cgroups: &Cgroups, group: &str) -> Result<(), SetupError> {
-    cgroups.create(group, &Limits::default()).map_err(SetupError::step("make a cgroup"))
 }
 
 async fn make_bridge(cluster: &Cluster) -> Result<(), SetupError> {
@@ -199,7 +157,7 @@ async fn serve_images(cluster: &Cluster) -> Result<(), SetupError> {
 type Call = (Request, oneshot::Sender<Reply>);
 
 /// Starts all machines and serves requests, for as long as the process lives.
-async fn serve(
+async fn serve<K: Kind>(
     layout: &Layout,
     cluster: &Cluster,
     forwards: Forwards,
@@ -214,13 +172,15 @@ async fn serve(
     let (sender, mut calls) = mpsc::channel(REQUESTS_MAX);
     tokio::spawn(accept(listener, sender));
 
-    let mut loop_state = Supervisor {
+    let names = cluster.machines.iter().map(|machine| machine.name.clone());
+    let mut loop_state = Supervisor::<K> {
+        kind: PhantomData,
         layout,
         cluster: cluster.clone(),
         host,
         forwards,
         stand_in: None,
-        fleet: Fleet::new(cluster.machines.iter().map(|machine| machine.name.clone())),
+        fleet: Fleet::new(names, K::STOP_WAIT),
         waiting: Vec::new(),
     };
     loop_state.lead().await?;
@@ -257,7 +217,8 @@ async fn sleep_until(due: Option<Instant>) {
     }
 }
 
-pub(crate) struct Supervisor<'a> {
+pub(crate) struct Supervisor<'a, K> {
+    kind: PhantomData<K>,
     pub(crate) layout: &'a Layout,
     pub(crate) cluster: Cluster,
     /// The network namespace of the host.
@@ -270,7 +231,7 @@ pub(crate) struct Supervisor<'a> {
     waiting: Vec<(Vec<usize>, oneshot::Sender<Reply>)>,
 }
 
-impl Supervisor<'_> {
+impl<K: Kind> Supervisor<'_, K> {
     pub(crate) fn apply(&mut self, effects: impl IntoIterator<Item = Effect>) {
         for effect in effects {
             match effect {
@@ -283,7 +244,7 @@ impl Supervisor<'_> {
 
     fn boot(&mut self, at: usize) {
         let name = self.fleet.name(at).to_owned();
-        match spawn_boot(self.layout, &name) {
+        match spawn_boot(K::HIDDEN, self.layout, &name) {
             Ok(pid) => {
                 eprintln!("{name}: power on");
                 self.fleet.booted(at, pid, Instant::now());
@@ -296,11 +257,8 @@ impl Supervisor<'_> {
     }
 
     fn reap(&mut self) {
-        use std::os::unix::process::ExitStatusExt;
         while let Some((pid, status)) = signal::reap_any() {
-            let status = std::process::ExitStatus::from_raw(status);
-            let signal = || status.signal().map_or(1, |signal| 128 + signal);
-            let code = status.code().unwrap_or_else(signal);
+            let code = exit_code(status);
             if let Some(name) = self.fleet.ended(pid, code, Instant::now()) {
                 eprintln!("{name}: ended with {code}");
                 let gone = self.cluster.machines.iter().find(|machine| machine.name == name);
@@ -372,14 +330,14 @@ impl Supervisor<'_> {
     }
 }
 
-fn spawn_boot(layout: &Layout, machine: &str) -> Result<i32, SetupError> {
+fn spawn_boot(hidden: &str, layout: &Layout, machine: &str) -> Result<i32, SetupError> {
     let path = layout.console(machine);
     let console =
         OpenOptions::new().create(true).append(true).open(&path).map_err(SetupError::file("open", &path))?;
     let copy = console.try_clone().map_err(SetupError::file("open", &path))?;
     let child = Command::new("/proc/self/exe")
         .arg0("ichorctl")
-        .args([HIDDEN, "boot"])
+        .args([hidden, "boot"])
         .arg(layout.dir())
         .arg(machine)
         .env_clear()
@@ -389,7 +347,14 @@ fn spawn_boot(layout: &Layout, machine: &str) -> Result<i32, SetupError> {
         .spawn()
         .map_err(SetupError::step("start the boot process"))?;
     // Reaped by the loop with all others; the handle has no other use.
-    i32::try_from(child.id()).map_err(|_| SetupError::NoCgroups)
+    i32::try_from(child.id())
+        .map_err(|error| SetupError::step("start the boot process")(std::io::Error::other(error)))
+}
+
+/// The end of a process as shells have it: its exit code, or 128 and the signal.
+pub fn exit_code(status: i32) -> i32 {
+    let status = ExitStatus::from_raw(status);
+    status.code().unwrap_or_else(|| status.signal().map_or(1, |signal| 128 + signal))
 }
 
 async fn accept(listener: UnixListener, calls: mpsc::Sender<Call>) {

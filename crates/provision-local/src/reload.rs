@@ -3,23 +3,15 @@
 //! The address of the cluster's endpoint outlives the machine that had it: a stand-in takes the address on the bridge
 //! and hands connections to the control planes that are left, until a new machine gets it.
 
-use std::fs;
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use ichor_net::{Netlink, address, arp, link};
 use ichor_provision::Cluster;
-use ichor_sys::cgroup::Cgroups;
 use tokio::task::AbortHandle;
 
-use crate::cgroups::Hierarchies;
 use crate::error::SetupError;
-use crate::supervisor::{BRIDGE, Supervisor, load};
-use crate::{forward, ipv4, rootfs, scope};
-
-/// A group stays busy for a moment after its last process was killed.
-const GROUP_ATTEMPTS: u32 = 100;
-const GROUP_PAUSE: Duration = Duration::from_millis(20);
+use crate::supervisor::{BRIDGE, Supervisor};
+use crate::{Kind, forward, ipv4};
 
 /// Who answers at the endpoint of a cluster whose machine is gone.
 pub(crate) struct StandIn {
@@ -34,14 +26,14 @@ pub(crate) fn addresses(cluster: &Cluster) -> Vec<Ipv4Addr> {
     addresses
 }
 
-impl Supervisor<'_> {
+impl<K: Kind> Supervisor<'_, K> {
     /// Starts machines that are new in the state file, forgets those that are not in it any more.
     pub(crate) async fn reload(&mut self) -> Result<(), SetupError> {
-        let next = load(self.layout)?;
+        let next = self.layout.load()?;
         let wanted = addresses(&next);
         let bound = forward::bind_in(self.host, &self.forwards.missing(&wanted))?;
         for machine in &next.machines {
-            rootfs::make_persistent(self.layout, &machine.name, None)?;
+            K::make_machine(self.layout, &next, &machine.name)?;
         }
         let known: Vec<(usize, String)> =
             self.fleet.names().map(|(at, name)| (at, name.to_owned())).collect();
@@ -53,7 +45,7 @@ impl Supervisor<'_> {
                 let busy = std::io::Error::other(format!("{name} runs"));
                 return Err(SetupError::step("remove a machine")(busy));
             }
-            self.forget(name).await;
+            K::forget(self.layout, &self.cluster, name).await;
         }
         self.forwards.start(bound)?;
         self.forwards.keep(&wanted);
@@ -107,24 +99,5 @@ impl Supervisor<'_> {
             let _ = arp::announce(bridge.index, hardware, wanted);
         }
         Ok(())
-    }
-
-    /// Removes what only the supervisor sees of a machine. Best effort: all of it goes with the cluster.
-    async fn forget(&self, name: &str) {
-        let group = format!("{}/{name}", scope::machines(self.layout, &self.cluster.name));
-        let unified = Hierarchies::of_host().ok().and_then(|all| all.open_unified(&self.layout.unified()));
-        let split = Cgroups::detect(&self.layout.cgroups()).ok();
-        for cgroups in unified.iter().chain(&split) {
-            let _ = cgroups.kill(&group);
-            for _ in 0..GROUP_ATTEMPTS {
-                if cgroups.remove(&group).is_ok() {
-                    break;
-                }
-                tokio::time::sleep(GROUP_PAUSE).await;
-            }
-        }
-        if let Some(place) = self.layout.root(name).parent() {
-            let _ = fs::remove_dir_all(place);
-        }
     }
 }

@@ -1,6 +1,6 @@
-//! What a request becomes: network, image, addresses, and what machines of this provider need in their configuration.
+//! What a request becomes: network, addresses, and what machines of this provider need in their configuration.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,25 +10,15 @@ use ichor_provision::{
 };
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::provider::{Sandbox, need_root};
-use crate::{forward, ipv4};
+use crate::provider::{Local, need_root};
+use crate::{Kind, forward, ipv4};
 
 /// The networks offered when none is asked for: 10.5.0.0/24 and up.
 const FIRST_NETWORK: u8 = 5;
 const LAST_NETWORK: u8 = 89;
 /// Longer, and the kernel refuses the address of a Unix socket.
 const SOCKET_PATH_MAX: usize = 107;
-/// Names the root image where a request does not.
-const IMAGE_VARIABLE: &str = "ICHOR_IMAGE";
-/// Where the root image lies beside the program.
-const IMAGE_PLACES: [&str; 3] =
-    ["rootfs.squashfs", "../build/rootfs.squashfs", "../share/ichor/rootfs.squashfs"];
-
-/// Machines share the disk of this host: a kubelet that wants a tenth of it free would evict all pods on a full one.
-const SHARED_DISK: &str = "machine: {kubelet: {extraConfig: {evictionHard: {memory.available: 100Mi, \
-    nodefs.available: 1Gi, imagefs.available: 1Gi}, imageGCHighThresholdPercent: 100}}}";
-
-impl Sandbox {
+impl<K: Kind> Local<K> {
     pub(crate) fn plan_cluster(&self, request: &ClusterRequest) -> Result<Plan, ProvisionError> {
         check_settings(request, self.settings())?;
         let cidr = match ipv4::wanted(&request.cidrs)? {
@@ -39,20 +29,15 @@ impl Sandbox {
             return Err(ProvisionError::Exists { name: request.name.clone() });
         }
         need_root("making a cluster")?;
-        let named = image(request.image.as_deref());
-        let found = fs::canonicalize(&named).ok();
-        let found = found.filter(|path| path.is_file() && File::open(path).is_ok());
-        let image = found.ok_or(ProvisionError::NoImage { path: named })?;
-        let text = image.to_str().ok_or_else(|| ProvisionError::NoImage { path: image.clone() })?;
-        let mut cluster = Cluster::plan(Self::NAME, request, IpNet::V4(cidr), text)?;
-        cluster.images = images(request.images.as_deref(), &image)?;
+        let mut cluster = Cluster::plan(K::NAME, request, IpNet::V4(cidr), "")?;
+        K::resolve(request, &mut cluster)?;
         let socket = self.layout(&cluster.name)?.control();
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
             let long = "the path of the state directory is too long for a socket";
             let source = io::Error::new(io::ErrorKind::InvalidFilename, long);
             return Err(ProvisionError::File { what: "use", path: socket, source });
         }
-        Ok(planned(cluster, 0))
+        Ok(planned::<K>(cluster, 0))
     }
 
     pub(crate) fn plan_machines(
@@ -63,7 +48,7 @@ impl Sandbox {
         let mut after = self.store().load(cluster)?;
         let there = after.machines.len();
         after.grow(machines)?;
-        Ok(planned(after, there))
+        Ok(planned::<K>(after, there))
     }
 
     /// A network that no cluster in the store uses and whose first loopback address is free.
@@ -85,7 +70,7 @@ impl Sandbox {
 }
 
 /// The plan of a cluster whose machines from `from` on are new.
-fn planned(cluster: Cluster, from: usize) -> Plan {
+fn planned<K: Kind>(cluster: Cluster, from: usize) -> Plan {
     let new = |machine: &Machine| NewMachine {
         name: machine.name.clone(),
         // Machines are reached at their loopback address, which only this name makes valid.
@@ -94,26 +79,16 @@ fn planned(cluster: Cluster, from: usize) -> Plan {
     Plan {
         new: cluster.machines.iter().skip(from).map(new).collect(),
         registry: ipv4::registry(&cluster).map(|address| format!("http://{address}")),
-        patches: vec![SHARED_DISK.to_owned()],
+        patches: K::patches(&cluster),
         cluster,
     }
 }
 
-/// The root image: as named, else what lies near the program.
-fn image(named: Option<&str>) -> PathBuf {
-    let named = named.map(PathBuf::from);
-    if let Some(path) = named.or_else(|| std::env::var_os(IMAGE_VARIABLE).map(PathBuf::from)) {
-        return std::path::absolute(&path).unwrap_or(path);
-    }
-    let program = std::env::current_exe().unwrap_or_default();
-    let beside = program.parent().unwrap_or(Path::new("."));
-    let found = IMAGE_PLACES.iter().map(|place| beside.join(place)).find(|path| path.exists());
-    let path = found.unwrap_or_else(|| PathBuf::from("build/rootfs.squashfs"));
-    path.canonicalize().or_else(|_| std::path::absolute(&path)).unwrap_or(path)
-}
-
-/// The container images: as named, else what lies beside the root image.
-fn images(named: Option<&Path>, image: &Path) -> Result<Option<PathBuf>, ProvisionError> {
+/// The container images: as named, else what lies beside what machines boot.
+///
+/// # Errors
+/// When there are none where they were named.
+pub fn images(named: Option<&Path>, image: &Path) -> Result<Option<PathBuf>, ProvisionError> {
     let whole = |path: &Path| fs::canonicalize(path).ok().filter(|path| path.join("index.json").is_file());
     match named {
         // The supervisor works from another directory, and says so late.

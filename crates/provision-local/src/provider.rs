@@ -1,7 +1,8 @@
 //! The provider as its users see it: creates the directory, starts the supervisor, talks to it, removes it all.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::marker::PhantomData;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,23 +10,21 @@ use std::time::{Duration, Instant};
 
 use ichor_provision::{
     Cluster, ClusterRequest, Configs, Endpoint, Machine, MachineRequest, MachineStatus, Plan, Power,
-    Provider, ProvisionError, Steps, Store,
+    Provider, ProvisionError, Setting, Steps, Store,
 };
-use ichor_sys::{loopdev, process, signal};
+use ichor_sys::{process, signal};
 
 use crate::control::{self, Reply, Request};
-use crate::fleet::STOP_WAIT;
+use crate::error::SetupError;
 use crate::layout::Layout;
 use crate::supervisor::{FAILED, READY};
-use crate::{HIDDEN, ipv4, rootfs, scope};
+use crate::{Kind, ipv4};
 
 const SIGKILL: i32 = 9;
 /// How long the supervisor may take to set itself up.
 const READY_WAIT: Duration = Duration::from_secs(120);
 /// How long killed processes may take to be gone.
 const GONE_WAIT: Duration = Duration::from_secs(60);
-/// How long the kernel may take to free the image's loop device.
-const LOOP_WAIT: Duration = Duration::from_secs(30);
 /// How long a quick request may take.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// How long machines may take to be made or forgotten.
@@ -34,24 +33,29 @@ const RELOAD_WAIT: Duration = Duration::from_secs(30);
 const MACHINE_PORT: u16 = 50000;
 const KUBERNETES_PORT: u16 = 6443;
 
-/// Machines made of namespaces.
+/// A provider of machines of one kind on this host.
 #[derive(Clone, Debug)]
-pub struct Sandbox {
+pub struct Local<K> {
     store: Store,
+    kind: PhantomData<K>,
 }
 
-impl Sandbox {
+impl<K: Kind> Local<K> {
     /// The name of the provider.
-    pub const NAME: &'static str = "sandbox";
+    pub const NAME: &'static str = K::NAME;
 
     /// A provider that keeps its clusters in `store`.
     pub fn new(store: Store) -> Self {
         // The supervisor works from another directory.
         let root = std::path::absolute(store.root());
-        Self { store: root.map_or(store, Store::new) }
+        Self { store: root.map_or(store, Store::new), kind: PhantomData }
     }
 
-    pub(crate) fn layout(&self, cluster: &str) -> Result<Layout, ProvisionError> {
+    /// The paths of a cluster.
+    ///
+    /// # Errors
+    /// When the name cannot be one.
+    pub fn layout(&self, cluster: &str) -> Result<Layout, ProvisionError> {
         Ok(Layout::new(&self.store.dir(cluster)?))
     }
 
@@ -73,23 +77,21 @@ impl Sandbox {
         }
     }
 
-    /// Starts the supervisor and waits for its word; in a scope of its own where the host has systemd.
+    /// Starts the supervisor and waits for its word; where the host wants it, if it does.
     fn launch(&self, layout: &Layout, name: &str) -> Result<(), ProvisionError> {
         let plain = || {
             let mut command = Command::new("/proc/self/exe");
             command.arg0("ichorctl");
             command
         };
-        // Where the supervisor before this one was.
-        let _ = fs::remove_file(layout.scope());
         let program = crate::own_program()
             .map_err(|error| ProvisionError::Failed { text: format!("find this program: {error}") })?;
-        let Some(scoped) = scope::command(layout, name, &program) else {
+        let Some(launcher) = K::launcher(layout, name, &program) else {
             return self.launch_with(plain(), layout, name);
         };
-        match self.launch_with(scoped, layout, name) {
-            // systemd-run is missing or was refused, which is in the log: there is another place for the cluster.
-            Err(ProvisionError::EndedEarly { .. }) if scope::noted(layout).is_none() => {
+        match self.launch_with(launcher, layout, name) {
+            // The launcher is missing or was refused, which is in the log: there is another place for the cluster.
+            Err(ProvisionError::EndedEarly { .. }) if !K::launched(layout) => {
                 self.launch_with(plain(), layout, name)
             }
             done => done,
@@ -105,7 +107,7 @@ impl Sandbox {
         let stderr = OpenOptions::new().create(true).append(true).open(&log).map_err(file(&log))?;
         let ended_early = || ProvisionError::EndedEarly { name: name.to_owned(), log: layout.log() };
         let child = command
-            .args([HIDDEN, "supervisor"])
+            .args([K::HIDDEN, "supervisor"])
             .arg(layout.dir())
             .current_dir("/")
             .stdin(Stdio::null())
@@ -165,8 +167,11 @@ impl Sandbox {
 
     fn make_persistent(&self, plan: &Plan, configs: &Configs, layout: &Layout) -> Result<(), ProvisionError> {
         plan.new.iter().try_for_each(|machine| {
-            let config = configs.get(&machine.name).map(Vec::as_slice);
-            rootfs::make_persistent(layout, &machine.name, config)
+            K::make_machine(layout, &plan.cluster, &machine.name)
+                .and_then(|()| match configs.get(&machine.name) {
+                    Some(config) => save_config(layout, &machine.name, config),
+                    None => Ok(()),
+                })
                 .map_err(|error| ProvisionError::Failed { text: error.sentence() })
         })
     }
@@ -175,7 +180,7 @@ impl Sandbox {
     fn kill_all(&self, layout: &Layout, name: &str) -> Result<(), ProvisionError> {
         let deadline = Instant::now() + GONE_WAIT;
         loop {
-            let left = own_processes(layout.dir());
+            let left = own_processes(K::HIDDEN, layout.dir());
             if left.is_empty() {
                 return Ok(());
             }
@@ -193,24 +198,9 @@ impl Sandbox {
         }
     }
 
-    fn clean(&self, layout: &Layout) -> Result<(), ProvisionError> {
-        let failed = |text: String| ProvisionError::Failed { text };
-        let done = Command::new("/proc/self/exe")
-            .args([HIDDEN, "cleanup"])
-            .arg(layout.dir())
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| failed(format!("start the clean-up: {error}")))?;
-        match done.status.success() {
-            true => Ok(()),
-            false => Err(failed(String::from_utf8_lossy(&done.stderr).trim().to_owned())),
-        }
-    }
-
     fn remove_all(&self, layout: &Layout, name: &str) -> Result<(), ProvisionError> {
         self.kill_all(layout, name)?;
-        self.clean(layout)?;
-        release_loop(layout, self.store.load(name).ok().as_ref());
+        K::clean(layout)?;
         let dir = layout.dir();
         fs::remove_dir_all(dir).map_err(|source| ProvisionError::File {
             what: "remove",
@@ -232,9 +222,13 @@ impl Sandbox {
     }
 }
 
-impl Provider for Sandbox {
+impl<K: Kind> Provider for Local<K> {
     fn name(&self) -> &'static str {
-        Self::NAME
+        K::NAME
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        K::SETTINGS
     }
 
     fn store(&self) -> &Store {
@@ -246,7 +240,7 @@ impl Provider for Sandbox {
     }
 
     fn create(&self, plan: &Plan, configs: &Configs, steps: Steps<'_>) -> Result<Cluster, ProvisionError> {
-        need_root("making sandbox machines")?;
+        need_root("making machines")?;
         let name = &plan.cluster.name;
         let layout = self.layout(name)?;
         steps("making the cluster's directory");
@@ -264,7 +258,7 @@ impl Provider for Sandbox {
     }
 
     fn add(&self, plan: &Plan, configs: &Configs, steps: Steps<'_>) -> Result<Cluster, ProvisionError> {
-        need_root("making sandbox machines")?;
+        need_root("making machines")?;
         let cluster = plan.cluster.name.as_str();
         let before = self.store.load(cluster)?;
         let _lock = self.store.lock(cluster)?;
@@ -298,7 +292,7 @@ impl Provider for Sandbox {
     }
 
     fn remove(&self, cluster: &str, machine: &str, steps: Steps<'_>) -> Result<Cluster, ProvisionError> {
-        need_root("removing sandbox machines")?;
+        need_root("removing machines")?;
         self.store.load(cluster)?.machine(machine)?;
         let _lock = self.store.lock(cluster)?;
         let mut state = self.store.load(cluster)?;
@@ -337,7 +331,7 @@ impl Provider for Sandbox {
         let named = machine.map(str::to_owned);
         match power {
             Power::On => {
-                need_root("starting sandbox machines")?;
+                need_root("starting machines")?;
                 match self.ask(cluster, &Request::Start(named), ANSWER_WAIT) {
                     Ok(_) => Ok(()),
                     // As after a restart of the host: the machines' directories are there, so bring them up again.
@@ -350,15 +344,15 @@ impl Provider for Sandbox {
                 }
             }
             Power::Off => {
-                need_root("stopping sandbox machines")?;
-                self.ask(cluster, &Request::Stop(named), STOP_WAIT + ANSWER_WAIT).map(drop)
+                need_root("stopping machines")?;
+                self.ask(cluster, &Request::Stop(named), K::STOP_WAIT + ANSWER_WAIT).map(drop)
             }
             Power::Cut => {
-                need_root("stopping sandbox machines")?;
+                need_root("stopping machines")?;
                 self.ask(cluster, &Request::Cut(named), ANSWER_WAIT).map(drop)
             }
             Power::Reset => {
-                need_root("resetting sandbox machines")?;
+                need_root("resetting machines")?;
                 let names = match named {
                     Some(name) => vec![name],
                     None => self.store.load(cluster)?.machines.into_iter().map(|own| own.name).collect(),
@@ -385,7 +379,7 @@ impl Provider for Sandbox {
     }
 
     fn destroy(&self, cluster: &str, steps: Steps<'_>) -> Result<(), ProvisionError> {
-        need_root("removing sandbox machines")?;
+        need_root("removing machines")?;
         let layout = self.layout(cluster)?;
         if !layout.dir().is_dir() {
             return Err(ProvisionError::NoSuchCluster { name: cluster.to_owned() });
@@ -395,24 +389,13 @@ impl Provider for Sandbox {
     }
 }
 
-/// Waits until the kernel has let the image go, which it does in its own time, and takes the device away if it
-/// was made for us. Best effort: a free device too many harms nobody.
-fn release_loop(layout: &Layout, cluster: Option<&Cluster>) {
-    let Ok(note) = fs::read_to_string(layout.loop_device()) else { return };
-    let Some((number, origin)) = note.split_once(' ') else { return };
-    let Ok(number) = number.parse() else { return };
-    let ours = || {
-        let backing = loopdev::backing_file(number);
-        backing.is_some()
-            && cluster.is_none_or(|cluster| backing.as_deref() == Some(Path::new(&cluster.image)))
-    };
-    let deadline = Instant::now() + LOOP_WAIT;
-    while ours() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    if origin == "created" {
-        let _ = loopdev::remove(number);
-    }
+/// Writes the configuration that a machine's platform offers.
+fn save_config(layout: &Layout, machine: &str, config: &[u8]) -> Result<(), SetupError> {
+    use std::os::unix::fs::OpenOptionsExt;
+    // Holds the cluster's secrets.
+    let path = layout.config(machine);
+    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    file.and_then(|mut file| file.write_all(config)).map_err(SetupError::file("write", &path))
 }
 
 pub(crate) fn need_root(what: &'static str) -> Result<(), ProvisionError> {
@@ -423,10 +406,10 @@ pub(crate) fn need_root(what: &'static str) -> Result<(), ProvisionError> {
 }
 
 /// The supervisor and boot processes of a cluster, found by their arguments: no file that says so can be stale.
-fn own_processes(dir: &Path) -> Vec<i32> {
+fn own_processes(hidden: &str, dir: &Path) -> Vec<i32> {
     let Ok(all) = process::list() else { return Vec::new() };
-    let supervisor = format!(" {HIDDEN} supervisor {}", dir.display());
-    let boot = format!(" {HIDDEN} boot {} ", dir.display());
+    let supervisor = format!(" {hidden} supervisor {}", dir.display());
+    let boot = format!(" {hidden} boot {} ", dir.display());
     all.into_iter()
         .filter(|process| process.args.ends_with(&supervisor) || process.args.contains(&boot))
         // A zombie has no arguments any more, so it is not among these.

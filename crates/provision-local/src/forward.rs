@@ -22,9 +22,8 @@ pub(crate) const PORTS: [u16; 2] = [50_000, 6443];
 const STAND_IN_PORTS: [u16; 3] = [50_000, 50_001, 6443];
 /// Connections at a time through one listener; more wait in its queue.
 const CONNECTIONS_MAX: usize = 4096;
-/// A machine that is up answers or refuses at once; one whose link is still down does neither. The kernel would
-/// try again after a second, we do sooner.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(50);
+/// The pause after an attempt that found nobody, as a part of the time that an attempt may take.
+const PAUSE_PART: u32 = 10;
 /// How long a booting machine is waited for.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after an accept that failed, as for want of descriptors.
@@ -80,10 +79,13 @@ fn bind_one(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Result<Forward, SetupErr
 type Targets = Arc<Mutex<Vec<Ipv4Addr>>>;
 
 /// Everything that is forwarded, by address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Forwards {
     entries: HashMap<Ipv4Addr, Entry>,
     cuts: Cuts,
+    /// A machine that is up accepts or refuses within this time; one whose link is still down does neither. The kernel
+    /// would try again after a second, we do sooner.
+    attempt: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -105,13 +107,19 @@ impl Cuts {
 }
 
 impl Forwards {
+    /// To machines that accept connections within `attempt` once they are up.
+    pub(crate) fn new(attempt: Duration) -> Self {
+        Self { entries: HashMap::new(), cuts: Cuts::default(), attempt }
+    }
+
     /// Starts forwarding, in the current runtime.
     pub(crate) fn start(&mut self, forwards: Vec<Forward>) -> Result<(), SetupError> {
         for forward in forwards {
             let listener = tokio::net::TcpListener::from_std(forward.listener)
                 .map_err(SetupError::step("watch a listening socket"))?;
             let entry = self.entries.entry(forward.address).or_default();
-            let task = accept(listener, forward.port, Arc::clone(&entry.targets), self.cuts.clone());
+            let cuts = self.cuts.clone();
+            let task = accept(listener, forward.port, Arc::clone(&entry.targets), cuts, self.attempt);
             entry.tasks.push(tokio::spawn(task).abort_handle());
         }
         Ok(())
@@ -150,7 +158,8 @@ impl Forwards {
         let start = |forward: Forward| {
             let listener = tokio::net::TcpListener::from_std(forward.listener)
                 .map_err(SetupError::step("watch a listening socket"))?;
-            let task = accept(listener, forward.port, Arc::clone(&targets), self.cuts.clone());
+            let cuts = self.cuts.clone();
+            let task = accept(listener, forward.port, Arc::clone(&targets), cuts, self.attempt);
             Ok(tokio::spawn(task).abort_handle())
         };
         forwards.into_iter().map(start).collect()
@@ -162,7 +171,13 @@ impl Forwards {
     }
 }
 
-async fn accept(listener: tokio::net::TcpListener, port: u16, targets: Targets, cuts: Cuts) {
+async fn accept(
+    listener: tokio::net::TcpListener,
+    port: u16,
+    targets: Targets,
+    cuts: Cuts,
+    attempt: Duration,
+) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
@@ -172,7 +187,7 @@ async fn accept(listener: tokio::net::TcpListener, port: u16, targets: Targets, 
                 let cuts = cuts.clone();
                 tokio::spawn(async move {
                     // Either side may break off at any time; that ends the other, and nobody else cares.
-                    let _ = carry(client, &targets, port, &cuts).await;
+                    let _ = carry(client, &targets, port, &cuts, attempt).await;
                     drop(permit);
                 });
             }
@@ -182,12 +197,18 @@ async fn accept(listener: tokio::net::TcpListener, port: u16, targets: Targets, 
 }
 
 /// Carries a connection to the first that takes it.
-async fn carry(mut client: TcpStream, targets: &[Ipv4Addr], port: u16, cuts: &Cuts) -> std::io::Result<()> {
+async fn carry(
+    mut client: TcpStream,
+    targets: &[Ipv4Addr],
+    port: u16,
+    cuts: &Cuts,
+    attempt: Duration,
+) -> std::io::Result<()> {
     for target in targets {
         let cut = cuts.of(*target);
         let mut cut = std::pin::pin!(cut.notified());
         cut.as_mut().enable();
-        let connect = tokio::time::timeout(CONNECT_TIMEOUT, connect((*target, port).into()));
+        let connect = tokio::time::timeout(CONNECT_TIMEOUT, connect((*target, port).into(), attempt));
         let mut machine = tokio::select! {
             connected = connect => match connected {
                 Ok(Ok(machine)) => machine,
@@ -206,13 +227,13 @@ async fn carry(mut client: TcpStream, targets: &[Ipv4Addr], port: u16, cuts: &Cu
     Ok(())
 }
 
-async fn connect(target: SocketAddr) -> std::io::Result<TcpStream> {
+async fn connect(target: SocketAddr, attempt: Duration) -> std::io::Result<TcpStream> {
     use std::io::ErrorKind;
     loop {
-        match tokio::time::timeout(ATTEMPT_TIMEOUT, TcpStream::connect(target)).await {
+        match tokio::time::timeout(attempt, TcpStream::connect(target)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) if error.kind() == ErrorKind::HostUnreachable => {
-                tokio::time::sleep(ATTEMPT_TIMEOUT / 10).await;
+                tokio::time::sleep(attempt / PAUSE_PART).await;
             }
             Ok(Err(error)) => return Err(error),
             Err(_) => {}
@@ -225,6 +246,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+
+    const ATTEMPT: Duration = Duration::from_millis(50);
 
     /// A machine at `address`, and the way to it.
     async fn machine(address: Ipv4Addr) -> (tokio::net::TcpListener, Forward, SocketAddr) {
@@ -239,7 +262,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_go_both_ways_and_the_end_too() {
         let (machine, forward, front) = machine(Ipv4Addr::LOCALHOST).await;
-        let mut forwards = Forwards::default();
+        let mut forwards = Forwards::new(ATTEMPT);
         forwards.start(vec![forward]).unwrap();
         forwards.lead(Ipv4Addr::LOCALHOST, vec![Ipv4Addr::LOCALHOST]);
         let mut client = TcpStream::connect(front).await.unwrap();
@@ -258,7 +281,7 @@ mod tests {
     #[tokio::test]
     async fn the_connections_of_a_machine_end_with_it() {
         let (machine, forward, front) = machine(Ipv4Addr::LOCALHOST).await;
-        let mut forwards = Forwards::default();
+        let mut forwards = Forwards::new(ATTEMPT);
         forwards.start(vec![forward]).unwrap();
         forwards.lead(Ipv4Addr::LOCALHOST, vec![Ipv4Addr::LOCALHOST]);
         let mut client = TcpStream::connect(front).await.unwrap();
@@ -276,7 +299,7 @@ mod tests {
         let (gone, left) = (Ipv4Addr::new(127, 0, 0, 8), Ipv4Addr::LOCALHOST);
         let (machine, mut forward, front) = machine(left).await;
         forward.address = gone;
-        let mut forwards = Forwards::default();
+        let mut forwards = Forwards::new(ATTEMPT);
         forwards.start(vec![forward]).unwrap();
         assert!(forwards.missing(&[gone, left]) == [left]);
         // The first of them does not listen.

@@ -61,6 +61,7 @@ const LAYERS: &[(u8, &[&str])] = &[
             "provision",
             "provision-local",
             "provision-sandbox",
+            "provision-qemu",
             "ops",
             "imager",
             "cli",

@@ -2,7 +2,7 @@
 
 use ichor_provision::{Registration, Registry};
 
-static ALL: &[Registration] = &[ichor_provision_sandbox::REGISTRATION];
+static ALL: &[Registration] = &[ichor_provision_sandbox::REGISTRATION, ichor_provision_qemu::REGISTRATION];
 
 /// All providers; the first one is the default.
 pub static PROVIDERS: Registry = Registry::new(ALL);

@@ -17,7 +17,9 @@ BUILT       := $(TARGET_DIR)/$(TRIPLE)/$(if $(filter dev,$(PROFILE)),debug,$(PRO
 CARGO       ?= cargo
 # A cluster of the newcomer's own; tests use other names.
 CLUSTER     ?= ichor
-CONTROLPLANES ?= 3
+# `sandbox` machines are namespaces of this host, `qemu` machines have a kernel of their own.
+PROVIDER    ?= sandbox
+CONTROLPLANES ?= $(if $(filter qemu,$(PROVIDER)),1,3)
 WORKERS     ?= 1
 
 export CARGO_TARGET_DIR := $(TARGET_DIR)
@@ -96,18 +98,19 @@ components: setup $(SEEN) ## Build Kubernetes, etcd, containerd and the rest, an
 UP_LOG := build/up.log
 
 .PHONY: up
-up: ## Build everything, then start a local Kubernetes cluster
+up: ## Build everything, then start a local Kubernetes cluster (PROVIDER=qemu for virtual machines)
 	@scripts/preflight $$(($(CONTROLPLANES) + $(WORKERS)))
 	@mkdir -p build && : > $(UP_LOG)
 	@echo "Output of the steps goes to $(UP_LOG)."
 	@scripts/step 1/4 "packages and toolchains" $(UP_LOG) scripts/setup
 	@scripts/step 2/4 "Kubernetes, etcd, containerd and the rest" $(UP_LOG) $(MAKE) components
 	@scripts/step 3/4 "the node and ichorctl" $(UP_LOG) $(MAKE) build
+	@if [ "$(PROVIDER)" = qemu ]; then scripts/vm prepare >> $(UP_LOG) 2>&1; fi
 	@echo "[4/4] the cluster '$(CLUSTER)'"
 	@if bin/ichorctl cluster show --name $(CLUSTER) >/dev/null 2>&1; then \
 		bin/ichorctl cluster start --name $(CLUSTER); \
 	else \
-		bin/ichorctl cluster create --name $(CLUSTER) --controlplanes $(CONTROLPLANES) --workers $(WORKERS); \
+		bin/ichorctl cluster create $(PROVIDER) --name $(CLUSTER) --controlplanes $(CONTROLPLANES) --workers $(WORKERS); \
 	fi
 
 .PHONY: down

@@ -2,6 +2,7 @@
 
 mod add;
 mod create;
+mod qemu;
 mod remove;
 mod screen;
 mod show;

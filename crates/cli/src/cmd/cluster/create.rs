@@ -27,12 +27,14 @@ pub(super) static CREATE: Command = Command {
     name: "create",
     about: "Make a cluster and start it",
     long: "Makes a cluster of machines on this host and starts it. A machine is a set of namespaces: no container\n\
-           engine and no virtual machine is needed, and nothing of the host changes.\n\n\
+           engine and no virtual machine is needed, and nothing of the host changes. `cluster create qemu` makes\n\
+           virtual machines.\n\n\
            Where the image has Kubernetes, etcd is bootstrapped, the cluster waited for until it is healthy, and\n\
            its kubeconfig merged into that of KUBECONFIG or ~/.kube/config.",
     examples: &["cluster create", "cluster create --name lab --controlplanes 3 --workers 2"],
     args: Args::between("[PROVIDER]", 0, 1).complete(&[Complete::Provider]),
-    flags: FLAGS,
+    shared_flags: FLAGS,
+    subcommands: &[&super::qemu::QEMU],
     run: Some(run),
     ..Command::EMPTY
 };
@@ -93,10 +95,10 @@ struct CreateFlags {
 }
 
 impl CreateFlags {
-    fn of(call: &Call) -> Result<Self, Failure> {
+    fn of(call: &Call, provider: Option<&str>) -> Result<Self, Failure> {
         let mut cluster = ClusterFlags::of(call)?;
-        if let Some(named) = call.args.first() {
-            cluster.provisioner.clone_from(named);
+        if let Some(named) = provider.or(call.args.first().map(String::as_str)) {
+            cluster.provisioner = named.to_owned();
         }
         if cluster.talosconfig.is_none() {
             cluster.talosconfig = call.some_text("talosconfig-destination").map(str::to_owned);
@@ -180,7 +182,19 @@ fn generate(call: &Call) -> Result<Generate, Failure> {
 }
 
 fn run(call: &Call) -> Result<(), Failure> {
-    let CreateFlags { cluster, options, bring_up: wanted } = CreateFlags::of(call)?;
+    run_on(call, None, BTreeMap::new(), false)
+}
+
+/// The same for machines of one provider with settings of its own; in maintenance machines wait for their configuration.
+pub(super) fn run_on(
+    call: &Call,
+    provider: Option<&str>,
+    settings: BTreeMap<String, String>,
+    maintenance: bool,
+) -> Result<(), Failure> {
+    let CreateFlags { cluster, mut options, bring_up: wanted } = CreateFlags::of(call, provider)?;
+    options.settings.extend(settings);
+    options.configure &= !maintenance;
     let provider = PROVIDERS.open(&cluster.provisioner, cluster.store.clone()).map_err(failed)?;
     let configured = options.configure;
     let screen = Screen::default();

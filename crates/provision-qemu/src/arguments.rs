@@ -10,7 +10,8 @@ const TCG_MODEL: &str = "Nehalem,+aes,+rdrand,+pclmulqdq";
 /// Bytes of translated code that are kept, in MiB.
 const TCG: &str = "tcg,thread=multi,tb-size=256";
 /// The firmware tries disks, then this.
-const BOOT_DISK: u8 = 0;
+// A kernel that QEMU loads itself has place 0.
+const BOOT_DISK: u8 = 1;
 const BOOT_OTHER: u8 = 10;
 
 /// One start of a machine.
@@ -363,7 +364,7 @@ mod tests {
             },
             expect![[r#"
                 -blockdev driver=qcow2,node-name=disk0,discard=unmap,file.driver=file,file.filename=/d0
-                -device virtio-blk-pci,drive=disk0,serial=ichor-disk0,logical_block_size=4096,physical_block_size=4096,bootindex=0
+                -device virtio-blk-pci,drive=disk0,serial=ichor-disk0,logical_block_size=4096,physical_block_size=4096,bootindex=1
                 -blockdev driver=qcow2,node-name=disk1,discard=unmap,file.driver=file,file.filename=/d1
                 -device ide-hd,bus=ide.1,drive=disk1,serial=ichor-disk1,logical_block_size=4096,physical_block_size=4096
                 -blockdev driver=qcow2,node-name=disk2,discard=unmap,file.driver=file,file.filename=/d2

@@ -8,9 +8,10 @@ use ichor_provision::{Machine, MachineKind, Resources};
 use crate::arguments::Source;
 use crate::options::{Arch, Boot, Disk, Options};
 
-/// What every kernel of ours is started with: a restart after a panic, and what the node insists on.
-const KERNEL_ARGS: &str =
-    "talos.platform=metal slab_nomerge pti=on quiet panic=-1 mitigations=off random.trust_cpu=on";
+/// What every kernel of ours is started with: a restart after a panic, and what the node insists on. An emulated machine
+/// on a busy host may miss the ticks that kernels test their timer with, and would panic over it.
+const KERNEL_ARGS: &str = "talos.platform=metal slab_nomerge pti=on quiet panic=-1 no_timer_check mitigations=off \
+                           random.trust_cpu=on";
 const MEMORY_DEFAULT: u64 = 2 << 30;
 const MILLICORES_DEFAULT: u64 = 2000;
 
@@ -132,8 +133,8 @@ mod tests {
         let all = line(&source(&options, false), Some("http://10.5.0.1/u/config.yaml"));
         assert_eq!(
             all,
-            "console=ttyS0 talos.platform=metal slab_nomerge pti=on quiet panic=-1 mitigations=off \
-             random.trust_cpu=on talos.config=http://10.5.0.1/u/config.yaml a=b"
+            "console=ttyS0 talos.platform=metal slab_nomerge pti=on quiet panic=-1 no_timer_check \
+             mitigations=off random.trust_cpu=on talos.config=http://10.5.0.1/u/config.yaml a=b"
         );
         assert_eq!(line(&Source::Disk, None), "console=ttyS0 a=b");
     }

@@ -28,6 +28,11 @@ const SIGTERM: i32 = 15;
 const SIGCHLD: i32 = 17;
 /// How long a monitor that takes nothing is waited for.
 const WRITE_MAX: Duration = Duration::from_secs(2);
+/// How long the QEMU of the boot before may take to be gone.
+const LAST_ATTEMPTS: u32 = 3000;
+const LAST_PAUSE: Duration = Duration::from_millis(10);
+const PID_FILE: &str = "qemu.pid";
+const COMMAND: &str = "qemu-system";
 const ENVIRONMENT: [&str; 2] = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/"];
 
 pub(crate) fn main(dir: &Path, machine: &str) -> ExitCode {
@@ -49,12 +54,13 @@ fn boot(layout: &Layout, name: &str) -> Result<ExitCode, SetupError> {
     let signals = Signals::collect(&[SIGTERM, SIGCHLD]).map_err(SetupError::step("collect signals"))?;
     let program = host::program(options.arch)
         .ok_or_else(|| SetupError::step("find QEMU")(io::ErrorKind::NotFound.into()))?;
+    let place = layout.machine(name);
+    wait_for_last(&place);
     let taps = connect(&cluster, machine, options.nics)?;
     let (own, other) = UnixStream::pair().map_err(SetupError::step("make a monitor"))?;
     taps.iter().try_for_each(inherit)?;
     inherit(&other)?;
     let wanted = describe(layout, &cluster, machine, &options, &taps, &other)?;
-    let place = layout.machine(name);
     // Left by the boot before; QEMU makes it anew.
     let _ = fs::remove_file(place.join("qmp"));
     let pid = namespace::fork(|| {
@@ -63,10 +69,24 @@ fn boot(layout: &Layout, name: &str) -> Result<ExitCode, SetupError> {
         1
     })
     .map_err(SetupError::step("fork"))?;
+    // Only the next boot reads it, and without it does not wait.
+    let _ = fs::write(place.join(PID_FILE), pid.to_string());
     // QEMU has them now; kept here they would outlive it.
     drop((taps, other));
     let code = Monitor::new(own)?.follow(pid, &signals)?;
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// Waits until the QEMU of the boot before has let go of taps and disks: killed, it takes a moment.
+fn wait_for_last(place: &Path) {
+    let Ok(pid) = fs::read_to_string(place.join(PID_FILE)) else { return };
+    let command = format!("/proc/{}/comm", pid.trim());
+    for _ in 0..LAST_ATTEMPTS {
+        if !fs::read_to_string(&command).is_ok_and(|name| name.starts_with(COMMAND)) {
+            return;
+        }
+        std::thread::sleep(LAST_PAUSE);
+    }
 }
 
 /// Lets a descriptor pass to what is executed.

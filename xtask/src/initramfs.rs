@@ -25,6 +25,7 @@ const DRIVERS: &[&str] = &[
     "virtio_net",
     "virtio_rng",
     "efivarfs",
+    "button",
     "bridge",
     "br_netfilter",
     "dummy",

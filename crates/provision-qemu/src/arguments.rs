@@ -9,8 +9,7 @@ use crate::options::{Accel, Arch, Driver, Format, Uefi};
 const TCG_MODEL: &str = "Nehalem,+aes,+rdrand,+pclmulqdq";
 /// Bytes of translated code that are kept, in MiB.
 const TCG: &str = "tcg,thread=multi,tb-size=256";
-/// The firmware tries disks, then this.
-// A kernel that QEMU loads itself has place 0.
+/// The firmware tries disks, then this; a kernel that QEMU loads itself has place 0.
 const BOOT_DISK: u8 = 1;
 const BOOT_OTHER: u8 = 10;
 

@@ -74,9 +74,9 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     crate::images::hex(&ichor_pki::sha256(bytes))
 }
 
-/// A digest of files and links, their places and permissions.
+/// A digest of files and links, their places and permissions, and of how they are compressed.
 pub(crate) fn content_digest(content: &Content) -> String {
-    let mut text = String::new();
+    let mut text = format!("zstd {LEVEL}\n");
     for (place, entry) in content {
         text += &match entry {
             Entry::File { mode, bytes } => format!("{place} {mode:o} {}\n", digest(bytes)),

@@ -68,10 +68,9 @@ impl Watcher {
     pub async fn changed(&mut self) -> io::Result<Changes> {
         loop {
             let mut ready = self.descriptor.readable().await?;
-            match ready.try_io(|descriptor| read(descriptor.get_ref())) {
-                Ok(changes) => return changes,
-                // Not ready after all.
-                Err(_) => {}
+            // Otherwise it was not ready after all.
+            if let Ok(changes) = ready.try_io(|descriptor| read(descriptor.get_ref())) {
+                return changes;
             }
         }
     }

@@ -85,7 +85,7 @@ impl BlockPort for SystemBlock {
     fn watch_devices(&self, changes: DeviceChanges) {
         tokio::spawn(follow_kernel(uevent::Watcher::open(), changes.clone()));
         let folder = self.root.join("dev");
-        let opened = watch(&[folder.clone()], Topic::Written);
+        let opened = watch(std::slice::from_ref(&folder), Topic::Written);
         tokio::spawn(follow_writes(opened, folder, changes));
     }
 
@@ -159,7 +159,7 @@ async fn follow_writes(mut opened: io::Result<inotify::Watcher>, folder: PathBuf
             Err(error) => {
                 warn!(%error, "writes to block devices are not seen");
                 tokio::time::sleep(WATCH_RETRY).await;
-                opened = watch(&[folder.clone()], Topic::Written);
+                opened = watch(std::slice::from_ref(&folder), Topic::Written);
                 changes.note_all();
             }
         }

@@ -104,7 +104,7 @@ fn machine() -> (State, Fake, Harness<VolumeManagerController<Fake>>) {
 }
 
 fn settle(state: &State) {
-    put(state, "devices", DevicesStatus { ready: true, ..DevicesStatus::default() });
+    put(state, "devices", DevicesStatus { ready: true });
     put(state, "refresh", DiscoveryRefreshStatus { request: 1 });
 }
 
@@ -120,7 +120,7 @@ async fn volumes_are_made_after_the_devices_were_read_again_the_small_ones_first
     put(&state, "u-data", volume("u-data", 0, GIB));
     manager.reconcile().await.unwrap();
     assert_eq!((port.asked().len(), phase(&state, "STATE")), (0, VolumePhase::Waiting));
-    put(&state, "devices", DevicesStatus { ready: true, ..DevicesStatus::default() });
+    put(&state, "devices", DevicesStatus { ready: true });
     manager.reconcile().await.unwrap();
     let request = state.get::<DiscoveryRefreshRequest>("runtime", "refresh").unwrap().request;
     assert_eq!((port.asked().len(), request), (0, 1), "first everything is read again");

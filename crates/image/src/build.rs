@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ichor_boot::cmdline::merge;
 use ichor_types::cmdline::Cmdline;
 
 use crate::disk::{self, BiosBoot, Disk};
@@ -99,7 +100,7 @@ impl Parts {
         if used != Use::Disk {
             cmdline::append_meta(&mut line, &self.meta)?;
         }
-        line.merge(self.extra_args.iter().map(String::as_str));
+        merge(&mut line, &self.extra_args);
         cmdline::check(&line)?;
         Ok(line)
     }
@@ -113,7 +114,7 @@ impl Parts {
 
     fn reset_cmdline(&self, used: Use) -> Result<Cmdline, Error> {
         let mut line = self.cmdline(used)?;
-        line.merge([Self::reset(used).argument()]);
+        merge(&mut line, &[Self::reset(used).argument()]);
         Ok(line)
     }
 

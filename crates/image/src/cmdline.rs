@@ -5,13 +5,13 @@ use std::io::Write as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use ichor_boot::cmdline::Composition;
 use ichor_types::cmdline::Cmdline;
 
 use crate::{Arch, Error, Meta};
 
-/// Arguments that every image carries, in this order.
-const DEFAULTS: &str = "init_on_alloc=1 slab_nomerge pti=on consoleblank=0 nvme_core.io_timeout=4294967295 \
-                        printk.devkmsg=on selinux=1 module.sig_enforce=1";
+/// Platforms that images are made for.
+const PLATFORMS: &[&str] = &["metal", "nocloud"];
 
 /// META in an argument is compressed from this length on.
 const META_PLAIN_MAX: usize = 256;
@@ -21,11 +21,13 @@ const LEN_MAX: usize = 2000;
 
 /// The command line of an image for `platform`, before anything is added.
 pub fn for_platform(platform: &str, arch: Arch, iso: bool) -> Result<Cmdline, Error> {
-    let own = platform_arguments(platform, arch).ok_or_else(|| {
-        Error::bad(format!("platform {platform:?}"), "no image is made for it; there are metal and nocloud")
-    })?;
-    let halt = if iso { "talos.halt_if_installed=1" } else { "" };
-    Ok(Cmdline::parse(&format!("talos.platform={platform} {own} {halt} {DEFAULTS}")))
+    if !PLATFORMS.contains(&platform) {
+        let reason = format!("no image is made for it; there are {}", PLATFORMS.join(" and "));
+        return Err(Error::bad(format!("platform {platform:?}"), reason));
+    }
+    let composition =
+        Composition { platform, architecture: &arch.to_string(), is_iso: iso, ..Composition::default() };
+    Ok(composition.compose())
 }
 
 /// Adds values of META for machines whose image has no such partition.
@@ -59,15 +61,6 @@ pub fn check(cmdline: &Cmdline) -> Result<(), Error> {
         return Err(Error::TooLarge { what, len: len as u64, max });
     }
     Ok(())
-}
-
-fn platform_arguments(platform: &str, arch: Arch) -> Option<&'static str> {
-    Some(match (platform, arch) {
-        ("metal", Arch::Amd64) => "console=tty0",
-        ("metal", Arch::Arm64) => "console=ttyAMA0 console=tty0",
-        ("nocloud", _) => "console=tty1 console=ttyS0 net.ifnames=0",
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::io::Read as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use ichor_boot::cmdline::merge;
 use ichor_types::cmdline::Cmdline;
 
 use crate::pe::{self, Headers, PeError};
@@ -82,7 +83,7 @@ impl Uki {
         sections.push((".initrd", self.initramfs.clone()));
         if self.has_profiles() {
             let mut reset = self.cmdline.clone();
-            reset.merge([self.reset.argument()]);
+            merge(&mut reset, &[self.reset.argument()]);
             sections.push((".profile", text("ID=main\n".to_owned())));
             sections.push((".profile", text(self.reset.profile().to_owned())));
             sections.push((".cmdline", text(reset.to_string())));

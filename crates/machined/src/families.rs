@@ -112,7 +112,7 @@ fn volumes(node: &Arc<Node>) -> Result<(), FamilyError> {
         runtime.register(DirectoryVolumeController::new(places))?;
         return Ok(());
     }
-    ichor_ctl_block::register(runtime, SystemBlock::new("/"), Path::new(UDEVD).exists())?;
+    ichor_ctl_block::register(runtime, SystemBlock::new("/"), crate::udevd::is_here())?;
     let directories = vec![("STATE", state, 0o700), ("EPHEMERAL", ephemeral, 0o755)];
     runtime.register(VolumeConfigController::new(directories))?;
     runtime.register(VolumeManagerController::new(SystemVolumes::new(Programs(node.services.port()))))?;

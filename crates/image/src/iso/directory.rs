@@ -261,7 +261,7 @@ fn record(name: &[u8], at: u64, len: u64, flags: u8, fields: &[u8]) -> Vec<u8> {
     out.extend(both16(1));
     out.push(name.len() as u8);
     out.extend(name);
-    if name.len() % 2 == 0 {
+    if name.len().is_multiple_of(2) {
         out.push(0);
     }
     out.extend(fields);

@@ -93,10 +93,11 @@ pub fn merge<T: AsRef<str>>(cmdline: &mut Cmdline, extra: &[T]) {
             None => {
                 let (key, value) = argument.split_once('=').unwrap_or((argument, ""));
                 if REPLACED.contains(&key) && !replaced.contains(&key) {
-                    cmdline.remove(key);
+                    cmdline.replace(key, value);
                     replaced.push(key);
+                } else {
+                    cmdline.append(key, value);
                 }
-                cmdline.append(key, value);
             }
         }
     }
@@ -207,7 +208,7 @@ mod tests {
             ("a=1 b c=2", &["-b", "-a=1"][..], "c=2"),
             ("a=1 a=2", &["-a=1"], "a=2"),
             ("a=1", &["-a=2", "-none", "a=3"], "a=1 a=3"),
-            ("console=tty0 x", &["console=ttyS0", "console=tty1"], "x console=ttyS0 console=tty1"),
+            ("console=tty0 x", &["console=ttyS0", "console=tty1"], "console=ttyS0 console=tty1 x"),
             ("talos.platform=metal", &["talos.platform=aws"], "talos.platform=aws"),
             ("a", &["-"], "a -"),
             ("a=1", &["b=c=d"], "a=1 b=c=d"),

@@ -333,7 +333,7 @@ links: [eth3]
         let warnings = Documents::load(text.as_bytes()).unwrap().ignored_warnings(Mode::CLOUD);
         assert_eq!(
             warnings[0].placed(),
-            "line 5, column 5: machine.features.rbac: authorization by role cannot be turned off (accepted and not applied)"
+            "line 5, column 11: machine.features.rbac: authorization by role cannot be turned off (accepted and not applied)"
         );
         assert_eq!(warnings.len(), REPORTED_MAX + 1);
         assert_eq!(warnings.last().unwrap().placed(), "69 more fields are accepted and not applied");

@@ -364,11 +364,10 @@ async fn ignored_fields_and_arguments_are_reported_at_once() {
     assert_eq!(found.details[0], "talos.config=guestinfo…: VMware guest information is not read yet");
     assert!(found.details[1].starts_with("talos.platform=aws: "), "{}", found.details[1]);
 
-    let files = "version: v1alpha1\nmachine:\n  type: worker\n  files:\n    - {path: /var/a, content: b, op: create}\n";
-    configure(&state, files);
+    configure(&state, "version: v1alpha1\ndebug: true\nmachine:\n  type: worker\n");
     harness.reconcile().await.unwrap();
     let found = state.get::<Diagnostic>("runtime", "config-not-applied").unwrap();
-    assert_eq!(found.details, ["machine.files: files are not written yet"]);
+    assert_eq!(found.details, ["debug: service logs are not copied to the console; use `logs -f`"]);
 
     configure(&state, "version: v1alpha1\nmachine:\n  type: worker\n");
     harness.reconcile().await.unwrap();

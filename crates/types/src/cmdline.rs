@@ -27,6 +27,14 @@ impl Cmdline {
         }
     }
 
+    /// Gives a key this value alone, where it stands; at the end if it is not there yet.
+    pub fn replace(&mut self, key: &str, value: &str) {
+        match self.parameters.iter_mut().find(|(name, _)| name == key) {
+            Some((_, values)) => *values = vec![value.to_owned()],
+            None => self.append(key, value),
+        }
+    }
+
     /// Removes a key with all its values.
     pub fn remove(&mut self, key: &str) {
         self.parameters.retain(|(name, _)| name != key);

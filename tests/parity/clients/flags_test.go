@@ -78,7 +78,7 @@ func read(help string, root bool) (command, []string) {
 }
 
 // ourOwn commands and flags are not in the original.
-var ourOwn = regexp.MustCompile(`^(audit|why|config (diff|explain|renew|schema)|etcd (backup|fetch|recover))( |$)|^bootstrap --(age|s3)-|^conformance kubernetes --(focus|image|k8s-endpoint|parallel|results|verbose)$|^validate --output$|^dashboard --insecure$|^config \S+ --(auto|renew)`)
+var ourOwn = regexp.MustCompile(`^(audit|image build|why|config (diff|explain|renew|schema)|etcd (backup|fetch|recover))( |$)|^bootstrap --(age|s3)-|^conformance kubernetes --(focus|image|k8s-endpoint|parallel|results|verbose)$|^validate --output$|^dashboard --insecure$|^config \S+ --(auto|renew)`)
 
 // placeholders: the original names the values of some flags otherwise; what they take is the same.
 var placeholders = regexp.MustCompile(`^(\S )?(strings|stringArray|ipSlice|system|talosconfig|string|\S+, .*)\b( \[\]$)?`)

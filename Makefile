@@ -23,7 +23,7 @@ CONTROLPLANES ?= $(if $(filter qemu,$(PROVIDER)),1,3)
 WORKERS     ?= 1
 
 export CARGO_TARGET_DIR := $(TARGET_DIR)
-export PATH := $(CURDIR)/build/tools/go/bin:$(HOME)/.cargo/bin:$(PATH)
+export PATH := $(CURDIR)/build/vm/bin:$(CURDIR)/build/tools/go/bin:$(HOME)/.cargo/bin:$(PATH)
 
 # The same for every step: two programs hold it, and would be built anew with all their tests where it differs.
 export ICHOR_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
@@ -219,6 +219,11 @@ boot-vm: build ## Boot the node on a real kernel in QEMU and leave it running
 test-vm: ## Boot, configure, reboot and stop the node on a real kernel (needs `make build`)
 	@$(call say,a real kernel)
 	@scripts/vm test
+
+.PHONY: test-qemu
+test-qemu: ## Machines of QEMU as `ichorctl cluster create qemu` makes them: power, snapshots, leftovers (needs `make build`)
+	@$(call say,machines of QEMU)
+	@scripts/vm provider
 
 .PHONY: test-clock
 test-clock: ## Kubernetes on a real kernel whose clock moves forward by years (needs `make components build`; takes a while)

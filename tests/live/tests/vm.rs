@@ -79,7 +79,7 @@ fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
     assert!(!processes.trim().is_empty());
     let mounts = node(&["read", "/proc/self/mounts"]).unwrap();
     assert!(
-        mounts.contains("squashfs") && mounts.contains("cgroup2") && mounts.contains("devtmpfs"),
+        mounts.contains("overlay / overlay ro,") && mounts.contains("cgroup2") && mounts.contains("devtmpfs"),
         "{mounts}"
     );
 

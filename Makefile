@@ -181,13 +181,20 @@ test-upgrade: ## From the minor version of Kubernetes before to this one (builds
 	@ICHOR_ROOT=$(CURDIR) scripts/live kubernetes_upgrade
 
 # FOCUS=… runs the tests whose names match, BEFORE=1 those of the minor version before, LANES=… so many at the same time;
-# PATCH=FILE changes the machine configurations, KEEP=1 leaves the cluster running.
-CONFORMANCE = $(if $(FOCUS),--focus '$(FOCUS)') $(if $(BEFORE),--before) $(if $(LANES),--parallel $(LANES)) $(if $(PATCH),--patch '$(PATCH)') $(if $(KEEP),--keep)
+# PATCH=FILE changes the machine configurations, FAULT=… breaks what tests/conformance/faults names, KEEP=1 leaves the cluster running.
+CONFORMANCE = $(if $(FOCUS),--focus '$(FOCUS)') $(if $(BEFORE),--before) $(if $(LANES),--parallel $(LANES)) $(if $(PATCH),--patch '$(PATCH)') $(if $(FAULT),--fault '$(FAULT)') $(if $(KEEP),--keep)
 
 .PHONY: conformance
 conformance: components build conformance-images ## Kubernetes' own conformance tests on a local cluster (FOCUS=, BEFORE=1; takes an hour)
 	@$(call say,conformance tests of Kubernetes)
 	@XTASK=$(XTASK) scripts/conformance $(CONFORMANCE)
+
+.PHONY: conformance-faults
+conformance-faults: components build conformance-images ## Breaks a cluster in several ways and checks that the right conformance tests notice
+	@for fault in tests/conformance/faults/*; do \
+		$(call say,a fault on purpose: $$(basename $$fault)); \
+		XTASK=$(XTASK) scripts/conformance --fault $$(basename $$fault); \
+	done
 
 .PHONY: conformance-images
 conformance-images: # The tests and the images they use (needs `make components`)

@@ -40,30 +40,76 @@ struct Known {
 
 /// `conformance RESULTS [EXPECTED]`: reads every JUnit file below `RESULTS` and writes `table.md` there. Fails when a test failed
 /// that `tests/conformance/known` does not name, or when fewer than `EXPECTED` were run.
+///
+/// `conformance RESULTS --fault FILE`: fails unless exactly the tests failed that `FILE` calls red.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     let (results, expected) = match args {
         [results] => (PathBuf::from(results), None),
+        [results, option, file] if option == "--fault" => {
+            return run_fault(Path::new(results), Path::new(file));
+        }
         [results, expected] => {
             let count = expected.parse::<usize>();
             (PathBuf::from(results), Some(count.with_context(|| format!("{expected} is no number"))?))
         }
-        _ => bail!("usage: cargo xtask conformance RESULTS [EXPECTED]"),
+        _ => bail!("usage: cargo xtask conformance RESULTS [EXPECTED | --fault FILE]"),
     };
     let known = root.join("tests/conformance/known");
     let known =
         known_failures(&fs::read_to_string(&known).with_context(|| format!("read {}", known.display()))?)?;
+    let tests = read_results(&results)?;
+    let (text, verdict) = report(&tests, &known, expected);
+    print!("{text}");
+    fs::write(results.join("table.md"), text)?;
+    verdict
+}
+
+fn run_fault(results: &Path, file: &Path) -> Result<()> {
+    let fault = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let (text, verdict) = judge_fault(&read_results(results)?, &fault);
+    print!("{text}");
+    fs::write(results.join("table.md"), text)?;
+    verdict
+}
+
+/// The tests of all parts of a run.
+fn read_results(results: &Path) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
-    for part in fs::read_dir(&results).with_context(|| format!("read {}", results.display()))? {
+    for part in fs::read_dir(results).with_context(|| format!("read {}", results.display()))? {
         let file = part?.path().join("junit_01.xml");
         if file.is_file() {
             let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
             tests.extend(junit(&text).with_context(|| format!("in {}", file.display()))?);
         }
     }
-    let (text, verdict) = report(&tests, &known, expected);
-    print!("{text}");
-    fs::write(results.join("table.md"), text)?;
-    verdict
+    Ok(tests)
+}
+
+/// Compares a run on a broken cluster with what its fault says: a line for each test, and whether all are as they should be.
+fn judge_fault(tests: &[Test], fault: &str) -> (String, Result<()>) {
+    let mut text = String::from("| Test | Should | Did |\n|---|---|---|\n");
+    let (mut all, mut wrong) = (0, 0);
+    for line in fault.lines() {
+        let (should, name) = match (line.strip_prefix("red: "), line.strip_prefix("green: ")) {
+            (Some(name), _) => ("fail", name.trim()),
+            (None, Some(name)) => ("pass", name.trim()),
+            (None, None) => continue,
+        };
+        let did = match tests.iter().find(|test| test.name == name) {
+            None => "not run",
+            Some(test) if test.failure.is_some() => "fail",
+            Some(_) => "pass",
+        };
+        all += 1;
+        wrong += usize::from(should != did);
+        let _ = writeln!(text, "| {name} | {should} | {did} |");
+    }
+    let verdict = match (all, wrong) {
+        (0, _) => Err(anyhow::anyhow!("the fault names no test")),
+        (_, 0) => Ok(()),
+        (all, wrong) => Err(anyhow::anyhow!("{wrong} of {all} tests did not do what the fault says")),
+    };
+    (text, verdict)
 }
 
 /// The tests of a JUnit file that were run; those that were not chosen are in there too.
@@ -214,6 +260,26 @@ mod tests {
         assert_eq!(tests[0].name, "[sig-node] Pods should run <a> [Conformance]");
         assert_eq!((tests[0].sig(), tests[0].failure.clone()), ("node", None));
         assert_eq!(tests[1].failure.as_deref(), Some("[FAILED] timed\nout"));
+    }
+
+    #[test]
+    fn a_fault_turns_the_right_tests_red() {
+        let tests = junit(JUNIT).unwrap();
+        let fault = "# broken\nkubectl: delete x\nred: [sig-network] DNS should answer [Conformance]\n\
+                     green: [sig-node] Pods should run <a> [Conformance]\n";
+        let (text, verdict) = judge_fault(&tests, fault);
+        assert!(text.contains("DNS should answer [Conformance] | fail | fail |"), "{text}");
+        verdict.unwrap();
+        for (fault, error) in [
+            (
+                "red: [sig-node] Pods should run <a> [Conformance]",
+                "1 of 1 tests did not do what the fault says",
+            ),
+            ("green: [sig-node] nobody ran this", "1 of 1 tests did not do what the fault says"),
+            ("kubectl: delete x", "the fault names no test"),
+        ] {
+            assert_eq!(judge_fault(&tests, fault).1.unwrap_err().to_string(), error);
+        }
     }
 
     #[test]

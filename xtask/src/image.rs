@@ -18,8 +18,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::content::{Content, Entry};
-use crate::squashfs::{self, content_digest, digest, header};
+use ichor_image::squashfs::{self, Entry, Tree as Content, digest, header, tree_digest};
 use layout::{BIND_TARGETS, COMPONENTS, DIRECTORIES, FILES, LINKS, PROGRAMS};
 
 /// Where the package ca-certificates keeps the authorities that browsers trust, a file each.
@@ -70,7 +69,7 @@ fn stamp(ca_bundle: Option<&[u8]>, content: &Content) -> String {
     let mut text = format!("{DIRECTORIES:?}{BIND_TARGETS:?}{FILES:?}{LINKS:?}{PROGRAMS:?}");
     text += &ichor_image::os_release(env!("CARGO_PKG_VERSION"));
     text += &ca_bundle.map(digest).unwrap_or_default();
-    text += &content_digest(content);
+    text += &tree_digest(content);
     digest(text.as_bytes())
 }
 
@@ -165,7 +164,7 @@ fn build(ca_bundle: Option<&[u8]>, content: &Content) -> Result<Vec<u8>> {
     for name in PROGRAMS {
         image.push_symlink("ichor", format!("usr/bin/{name}"), header(0o777))?;
     }
-    squashfs::bytes(image)
+    Ok(squashfs::bytes(image)?)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

@@ -2,15 +2,10 @@
 
 mod compat;
 mod conformance;
-mod content;
-mod depmod;
-mod elf;
 mod fields;
 mod image;
 mod images;
-mod initramfs;
 mod profile;
-mod squashfs;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -23,7 +18,6 @@ chores:
   conformance  table of a run of Kubernetes' conformance tests: RESULTS [EXPECTED]
   image        build build/rootfs.squashfs, the root image of a node
   images       build build/images, the container images of a cluster as an OCI layout
-  initramfs    build build/vm/initramfs.cpio for a virtual machine; an argument names another top directory
   profile      read the counters of an instrumented process: TEMPLATE PROGRAM PID OUT
   tidy         check layering, module docs, file length, banned imports and words
 ";
@@ -35,7 +29,6 @@ fn main() -> ExitCode {
         Some("conformance") => conformance::run(&root(), &args[1..]),
         Some("image") => image::run(&root(), &args[1..]),
         Some("images") => images::run(&root(), &args[1..]),
-        Some("initramfs") => initramfs::run(&args.get(1).map_or_else(root, PathBuf::from)),
         Some("profile") => profile::run(&args[1..]),
         Some("tidy") => {
             tidy::run(&root()).and_then(|()| compat::check(&root())).and_then(|()| fields::check(&root()))

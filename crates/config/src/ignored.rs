@@ -127,7 +127,7 @@ const NO_OAUTH: &str = "the configuration is fetched without OAuth2";
 pub static ARGUMENTS: &[ArgumentRule] = &[
     argument("bond", "", NO_BOND),
     argument("siderolink.api", "", "the SideroLink tunnel is not established yet"),
-    argument("talos.board", "", "there is no installer that would look at it yet"),
+    argument("talos.board", "", "boards have no installer of their own yet"),
     argument("talos.config", "guestinfo", "VMware guest information is not read yet"),
     argument("talos.config", "metal-iso", "a configuration on a volume is not read yet"),
     argument("talos.config.oauth.audience", "", NO_OAUTH),

@@ -15,6 +15,7 @@ pub mod host_dns;
 mod ids;
 mod link_name;
 pub mod merge;
+pub mod nocloud;
 mod operators;
 pub mod platform_yaml;
 pub mod ports;
@@ -59,10 +60,12 @@ pub struct Ports<K, H, D> {
     pub devices: DevicesGate,
     /// The platform's name.
     pub platform: String,
+    /// Reads what the platform has for this machine, where that is a platform with files.
+    pub seed: Option<nocloud::ReadSeed>,
     /// Told when the node's name or addresses change.
     pub on_addresses: Option<OnAddresses>,
     /// Seed of what must differ between machines but need not be secret.
-    pub seed: u64,
+    pub random: u64,
 }
 
 impl Ports<SystemKernel, SystemHost, SystemDhcp> {
@@ -85,13 +88,20 @@ impl Ports<SystemKernel, SystemHost, SystemDhcp> {
             cmdline: args,
             devices: DevicesGate::WAIT,
             platform: cmdline.first("talos.platform").unwrap_or_default().to_owned(),
+            seed: None,
             on_addresses: None,
-            seed: u64::from_ne_bytes(seed),
+            random: u64::from_ne_bytes(seed),
         })
     }
 }
 
 impl<K, H, D> Ports<K, H, D> {
+    /// Lets the platform's files be read by `read`.
+    pub fn with_seed(mut self, read: nocloud::ReadSeed) -> Self {
+        self.seed = Some(read);
+        self
+    }
+
     /// Tells `listener` the host name and addresses of this node, now and whenever they change.
     pub fn on_addresses(mut self, listener: impl Fn(&str, &[String]) + Send + Sync + 'static) -> Self {
         self.on_addresses = Some(Arc::new(listener));
@@ -104,7 +114,7 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime: &Runtime,
     ports: Ports<K, H, D>,
 ) -> Result<(), RegisterError> {
-    let Ports { kernel, host, dhcp, cmdline, devices, platform, on_addresses, seed } = ports;
+    let Ports { kernel, host, dhcp, cmdline, devices, platform, seed, on_addresses, random } = ports;
     let cmdline = CmdlineSource::new(cmdline);
 
     runtime.register(status::link::LinkStatusController::new(kernel.clone(), devices))?;
@@ -136,7 +146,7 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(ethernet::EthernetConfigController)?;
     runtime.register(ethernet::EthernetSpecController::new(kernel.clone(), devices))?;
     runtime.register(ethernet::EthernetStatusController::new(kernel.clone(), devices))?;
-    runtime.register(source::platform::PlatformConfigController { platform: platform.clone() })?;
+    runtime.register(source::platform::PlatformConfigController::new(&platform, seed))?;
     runtime.register(source::platform::PlatformConfigApplyController)?;
     runtime.register(source::platform::PlatformConfigLoadController { host: host.clone() })?;
     runtime.register(source::platform::PlatformConfigStoreController { host: host.clone() })?;
@@ -155,7 +165,7 @@ pub fn register<K: Kernel, H: Host, D: Dhcp>(
     runtime.register(apply::host::HostnameSpecController { host: host.clone() })?;
     runtime.register(apply::host::ResolverSpecController)?;
     runtime.register(apply::host::TimeServerSpecController)?;
-    runtime.register(apply::operator::OperatorSpecController::new(dhcp, seed, &platform))?;
+    runtime.register(apply::operator::OperatorSpecController::new(dhcp, random, &platform))?;
     let forwarder = Arc::new(Forwarder::default());
     runtime.register(host_dns::HostDNSConfigController)?;
     runtime.register(host_dns::DNSUpstreamController::new(forwarder.clone()))?;

@@ -7,7 +7,9 @@ pub mod build;
 pub mod cmdline;
 pub mod content;
 pub mod cpio;
+pub mod depmod;
 pub mod disk;
+pub mod elf;
 mod error;
 pub mod fat;
 pub mod grub;
@@ -18,6 +20,7 @@ pub mod modules;
 pub mod oci;
 pub mod pe;
 pub mod qcow2;
+pub mod squashfs;
 pub mod uki;
 
 use std::collections::BTreeMap;
@@ -66,6 +69,11 @@ impl fmt::Display for Arch {
             Self::Arm64 => "arm64",
         })
     }
+}
+
+/// Bytes as hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A GUID for `purpose` that follows from what an image holds.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::{Arch, Content, Error};
+use crate::{Arch, Content, Error, hex};
 
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
@@ -166,8 +166,4 @@ fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
     header.set_gid(0);
     header.set_mtime(0);
     header
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -57,7 +57,8 @@ fn replace(text: &str, name: &str, value: &str) -> String {
     out
 }
 
-fn escape(value: &str) -> String {
+/// A value as it stands in a query or a form.
+pub(crate) fn escape(value: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     value
         .bytes()

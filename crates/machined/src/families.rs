@@ -138,8 +138,9 @@ fn shipping(node: &Arc<Node>) -> Result<(), FamilyError> {
 
 fn network(node: &Arc<Node>) -> Result<(), FamilyError> {
     let events = node.journal.events.clone();
-    let ports =
-        ichor_ctl_network::Ports::system(&node.host.cmdline)?.on_addresses(move |hostname, addresses| {
+    let ports = ichor_ctl_network::Ports::system(&node.host.cmdline)?
+        .with_seed(crate::nocloud::reader(&node.store.state))
+        .on_addresses(move |hostname, addresses| {
             events.publish(machine::AddressEvent {
                 hostname: hostname.to_owned(),
                 addresses: addresses.to_vec(),

@@ -4,13 +4,15 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use ichor_config::{Documents, Mode};
-use ichor_cosi::State;
+use ichor_cosi::{State, Typed};
 use ichor_ctl_config::acquire::{Found, Source};
 use ichor_ctl_config::controllers::{AcquirePort, BoxFuture};
 use ichor_ctl_config::{cmdline, disk};
+use ichor_ctl_network::nocloud;
 use ichor_resource::hardware::SystemInformation;
 use ichor_resource::network::{HardwareAddress, HostnameStatus, NetworkStatus};
 use ichor_resource::runtime::MetaKey;
@@ -23,6 +25,7 @@ use crate::download::{self, Facts};
 use crate::events::Events;
 use crate::node::Host;
 use crate::platform::{Mode as PlatformMode, Platform};
+use crate::{medium, oauth};
 
 /// A configuration that is part of the image.
 const EMBEDDED: &str = "/usr/local/etc/talos/config.yaml";
@@ -36,6 +39,24 @@ const DOWNLOAD_MAX: Duration = Duration::from_secs(10 * 60);
 /// The pause after the first failed download; it doubles up to the last.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_LAST: Duration = Duration::from_secs(30);
+
+/// The value of `talos.config` that means a volume, which has the same label, and the file on it.
+const MEDIUM: &str = "metal-iso";
+const MEDIUM_FILE: &str = "config.yaml";
+
+/// An attempt that brought nothing.
+enum Attempt {
+    /// The next one may.
+    Again(String),
+    /// None will.
+    Failed(String),
+}
+
+impl Attempt {
+    fn of(retryable: bool, error: String) -> Self {
+        if retryable { Self::Again(error) } else { Self::Failed(error) }
+    }
+}
 
 /// The sources of a real node.
 pub struct NodeSources {
@@ -68,44 +89,82 @@ impl NodeSources {
             return user_data(std::env::var("USERDATA").ok().as_deref());
         }
         match self.cmdline.first("talos.config") {
+            None | Some("") if self.platform.name == nocloud::NAME => {
+                let read = || async { crate::nocloud::configuration(&self.state).await.map_err(Attempt::Again) };
+                self.wait("the files of the platform", read).await.flatten().map(unpack).transpose()
+            }
             None | Some("" | "none") => Ok(None),
+            Some(MEDIUM) => {
+                let read = || async { self.from_medium().await.map_err(Attempt::Again) };
+                self.wait("the volume metal-iso", read).await.map(unpack).transpose()
+            }
             Some(url) => match url.strip_prefix("file://") {
                 Some(path) => read(Path::new(path)),
-                None => Ok(self.download(url).await),
+                None => {
+                    let ready = |status: &Typed<NetworkStatus>| status.address_ready;
+                    let ready = self.state.wait_for::<NetworkStatus>("network", "status", ready);
+                    if timeout(DOWNLOAD_MAX, ready).await.is_err() {
+                        warn!(url, "no address to fetch the configuration from; waiting for one over the API");
+                        return Ok(None);
+                    }
+                    info!(url, "fetching the configuration");
+                    self.wait(url, || self.fetch(url)).await.map(unpack).transpose()
+                }
             },
         }
     }
 
-    /// Not an error if it fails: a machine that waits in maintenance mode can still be reached.
-    async fn download(&self, url: &str) -> Option<Vec<u8>> {
-        match tokio::time::timeout(DOWNLOAD_MAX, self.fetch(url)).await {
-            Ok(Ok(config)) => return Some(config),
+    /// Tries until it succeeds, within bounds. A failure is no error: a machine that waits in maintenance mode can still be
+    /// reached.
+    async fn wait<T, F: Future<Output = Result<T, Attempt>>>(
+        &self,
+        what: &str,
+        attempt: impl Fn() -> F,
+    ) -> Option<T> {
+        let trying = async {
+            let (mut pause, mut told) = (PAUSE_FIRST, false);
+            loop {
+                match attempt().await {
+                    Ok(found) => return Ok(found),
+                    Err(Attempt::Failed(error)) => return Err(error),
+                    Err(Attempt::Again(error)) if !told => {
+                        warn!(error, "the configuration is not there yet; trying again");
+                        told = true;
+                    }
+                    Err(Attempt::Again(_)) => {}
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_LAST);
+            }
+        };
+        match timeout(DOWNLOAD_MAX, trying).await {
+            Ok(Ok(found)) => return Some(found),
             Ok(Err(error)) => warn!(error, "no configuration from there; waiting for one over the API"),
-            Err(_) => warn!(url, "no configuration from there in time; waiting for one over the API"),
+            Err(_) => warn!(what, "no configuration from there in time; waiting for one over the API"),
         }
         None
     }
 
-    /// Tries until the server answers; who bounds the time is the caller.
-    async fn fetch(&self, url: &str) -> Result<Vec<u8>, String> {
-        let ready = self.state.wait_for::<NetworkStatus>("network", "status", |status| status.address_ready);
-        ready.await.map_err(|error| error.to_string())?;
-        info!(url, "fetching the configuration");
-        let (mut pause, mut told) = (PAUSE_FIRST, false);
-        loop {
-            // Facts may come while the server does not answer.
-            match download::fetch(&download::fill(url, &self.facts()), &[]).await {
-                Ok(bytes) => return unpack(bytes),
-                Err(error) if !error.is_retryable() => return Err(error.to_string()),
-                Err(error) if !told => {
-                    warn!(%error, "the configuration is not there yet; trying again");
-                    told = true;
-                }
-                Err(_) => {}
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_LAST);
-        }
+    /// A configuration on a volume. Drives may take a while to show it.
+    async fn from_medium(&self) -> Result<Vec<u8>, String> {
+        let found = medium::read(&self.state, &[MEDIUM], &[MEDIUM_FILE]).await;
+        let mut found = found.map_err(|error| error.to_string())?.ok_or("there is no volume metal-iso")?;
+        found.remove(MEDIUM_FILE).ok_or_else(|| format!("the volume {MEDIUM} has no {MEDIUM_FILE}"))
+    }
+
+    /// One attempt to download. Facts may come while the server does not answer.
+    async fn fetch(&self, url: &str) -> Result<Vec<u8>, Attempt> {
+        let facts = self.facts();
+        let url = download::fill(url, &facts);
+        let headers = match oauth::Settings::read(&self.cmdline, &url) {
+            None => Vec::new(),
+            Some(settings) => match settings.authorize(&facts).await {
+                Ok(header) => vec![header],
+                Err(error) => return Err(Attempt::of(error.is_retryable(), error.to_string())),
+            },
+        };
+        let fetched = download::fetch(&url, &headers).await;
+        fetched.map_err(|error| Attempt::of(error.is_retryable(), error.to_string()))
     }
 
     fn facts(&self) -> Facts {

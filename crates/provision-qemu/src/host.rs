@@ -16,6 +16,7 @@ const PATH: &str = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const PLACES: [&str; 3] = ["vm", "../build/vm", "../share/ichor/vm"];
 const KERNEL: &str = "kernel/vmlinuz";
 const INITRD: &str = "initramfs.cpio";
+const FIRMWARE: &str = "firmware/usr/share/OVMF";
 /// Firmware as distributions have it: directories, then pairs of code and variables.
 const UEFI_DIRS: [&str; 4] =
     ["/usr/share/OVMF", "/usr/share/AAVMF", "/usr/share/edk2/x64", "/usr/share/qemu"];
@@ -124,7 +125,9 @@ fn firmware(wanted: &Options) -> Option<(PathBuf, PathBuf)> {
         Arch::Amd64 => &UEFI_AMD64,
         Arch::Arm64 => &UEFI_ARM64,
     };
-    let dirs = wanted.uefi_paths.iter().map(PathBuf::as_path).chain(UEFI_DIRS.iter().map(Path::new));
+    let own = beside_program(FIRMWARE);
+    let known = [own.as_path()].into_iter().chain(UEFI_DIRS.iter().map(Path::new));
+    let dirs = wanted.uefi_paths.iter().map(PathBuf::as_path).chain(known);
     let pairs = dirs.flat_map(|dir| names.iter().map(|(code, vars)| (dir.join(code), dir.join(vars))));
     let mut whole = pairs.filter(|(code, vars)| code.is_file() && vars.is_file());
     whole.next()

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 
-use crate::content::{Content, Entry};
-use crate::elf;
+use ichor_image::elf;
+use ichor_image::squashfs::{Entry, Tree as Content};
 
 /// The list: one path on each line.
 const LIST: &str = include_str!("../../executables.txt");

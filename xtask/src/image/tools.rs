@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::content::{Content, Entry};
-use crate::elf;
+use ichor_image::elf;
+use ichor_image::squashfs::{Entry, Tree as Content};
 
 /// Programs by their place in the packages, and the names they have in `usr/bin` of the image.
 const PROGRAMS: &[(&str, &[&str])] = &[
@@ -181,10 +181,10 @@ mod tests {
     fn tree() -> tempfile::TempDir {
         let tree = tempfile::tempdir().unwrap();
         for (source, _) in PROGRAMS {
-            write(tree.path(), source, &elf::tests::program(&["libone.so.1", "libc.so.6"]));
+            write(tree.path(), source, &elf::sample::program(&["libone.so.1", "libc.so.6"]));
         }
         for name in HELPERS {
-            write(tree.path(), &format!("usr/lib/udev/{name}"), &elf::tests::program(&["libc.so.6"]));
+            write(tree.path(), &format!("usr/lib/udev/{name}"), &elf::sample::program(&["libc.so.6"]));
         }
         for name in RULES {
             write(tree.path(), &format!("usr/lib/udev/rules.d/{name}"), b"# rule");
@@ -198,13 +198,13 @@ mod tests {
         for (name, needed) in
             [("libone.so.1", "libtwo.so.2"), ("libkmod.so.2", "libc.so.6"), ("libc.so.6", LOADER)]
         {
-            write(tree.path(), &format!("usr/lib/x86_64-linux-gnu/{name}"), &elf::tests::program(&[needed]));
+            write(tree.path(), &format!("usr/lib/x86_64-linux-gnu/{name}"), &elf::sample::program(&[needed]));
         }
-        write(tree.path(), &format!("usr/lib/x86_64-linux-gnu/{LOADER}"), &elf::tests::program(&[]));
+        write(tree.path(), &format!("usr/lib/x86_64-linux-gnu/{LOADER}"), &elf::sample::program(&[]));
         write(
             tree.path(),
             "usr/lib/x86_64-linux-gnu/systemd/libtwo.so.2",
-            &elf::tests::program(&["libone.so.1"]),
+            &elf::sample::program(&["libone.so.1"]),
         );
         write(tree.path(), "usr/share/zoneinfo/Etc/UTC", b"TZif");
         std::os::unix::fs::symlink("Etc/UTC", tree.path().join("usr/share/zoneinfo/UTC")).unwrap();

@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use ichor_image::build::{GrubCode, Loader, Parts, Use};
 use ichor_image::grub::DiskCode;
-use ichor_image::initramfs::Initramfs;
+use ichor_image::initramfs::{self, Initramfs};
 use ichor_image::iso::Bios;
 use ichor_image::kernel::{self, Kernel};
-use ichor_image::modules::Modules;
+use ichor_image::modules::{Modules, Selection};
 use ichor_image::qcow2::{self, Compression};
-use ichor_image::{Arch, Content, Meta};
+use ichor_image::{Arch, Content, Error, Meta, squashfs};
 
 use crate::failure::{Context as _, Failure};
 use crate::parse::Call;
@@ -25,6 +25,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const CODE_MAX: u64 = 16 << 20;
 /// Where parts lie, seen from the program.
 const PARTS_PLACES: [&str; 2] = ["../build", "../share/ichor"];
+
+/// A root image that has this looks for drivers itself.
+const DEVICE_MANAGER: &str = "/usr/bin/udevadm";
 
 const KINDS: &[&str] = &["metal", "iso", "uki", "kernel", "initramfs", "cmdline", "installer"];
 
@@ -58,9 +61,11 @@ pub(super) static BUILD: Command = Command {
         Flag::repeated("extra-kernel-arg", "argument for the kernel; -key removes one"),
         Flag::repeated("meta", "value of META as key=value"),
         Flag::text("parts", "directory of parts that are not named").complete(Complete::File),
-        Flag::text("kernel", "kernel image, or Debian package with kernel and modules")
+        Flag::text("kernel", "kernel image with its modules beside it, its directory, or a Debian package of it")
             .complete(Complete::File),
         Flag::text("modules", "directory of the kernel's modules").complete(Complete::File),
+        Flag::switch("all-modules", "take modules for desktops along: sound, cameras, radios, graphics"),
+        Flag::text("firmware", "directory of firmware for drivers").complete(Complete::File),
         Flag::text("rootfs", "squashfs of the root").complete(Complete::File),
         Flag::text("init", "program that starts first").complete(Complete::File),
         Flag::text("stub", "systemd stub").complete(Complete::File),
@@ -68,6 +73,7 @@ pub(super) static BUILD: Command = Command {
         Flag::text("grub", "directory of GRUB's boot code").complete(Complete::File),
         Flag::text("image-name", "name of the installer image"),
         Flag::switch("compress", "compress clusters of a qcow2 image"),
+        Flag::switch("uncompressed", "leave programs in an initramfs as they are: an emulator reads that sooner"),
     ],
     run: Some(run),
     ..Command::EMPTY
@@ -140,12 +146,11 @@ fn run(call: &Call) -> Result<(), Failure> {
             write(&output, |file| uki.write_to(file))?;
         }
         Kind::Kernel => {
-            let (kernel, _) = inputs.kernel(&scratch)?;
+            let kernel = inputs.kernel(&scratch)?.kernel;
             write(&output, |file| kernel.image.write_to(file))?;
         }
         Kind::Initramfs => {
-            let (_, modules) = inputs.kernel(&scratch)?;
-            let initramfs = inputs.initramfs(&modules)?;
+            let initramfs = inputs.initramfs(&inputs.kernel(&scratch)?)?;
             write(&output, |file| initramfs.write_to(file))?;
         }
         Kind::Cmdline => {
@@ -164,6 +169,13 @@ fn run(call: &Call) -> Result<(), Failure> {
     let size = if output.is_dir() { String::new() } else { format!(" ({})", text::bytes(len)) };
     say(&format!("{}{size} in {:.1} s", output.display(), started.elapsed().as_secs_f64()));
     Ok(())
+}
+
+/// A kernel, the directory that its modules are in, and where a layer of them is kept.
+struct KernelPart {
+    kernel: Kernel,
+    modules: PathBuf,
+    layer: Option<PathBuf>,
 }
 
 /// Where the parts are.
@@ -203,6 +215,7 @@ impl<'a> Inputs<'a> {
             _ if bare && self.call.given("meta") => "meta",
             Kind::Installer if self.call.given("meta") => "meta",
             kind if kind != Kind::Metal && self.call.given("boot-loader") => "boot-loader",
+            kind if kind != Kind::Initramfs && self.call.on("uncompressed") => "uncompressed",
             _ => return Ok(()),
         };
         let hint = "leave it out, or build a disk image, an ISO or a unified kernel image";
@@ -231,36 +244,66 @@ impl<'a> Inputs<'a> {
         })
     }
 
-    /// The kernel and the directory of its modules.
-    fn kernel(&self, scratch: &Scratch) -> Result<(Kernel, PathBuf), Failure> {
-        let path = self.path("kernel", "os/kernel/vmlinuz");
-        // One that is not there is told as every other part.
-        self.file("kernel", "os/kernel/vmlinuz")?;
-        if !kernel::is_package(&path) {
-            let modules = self.path("modules", "os/kernel/lib/modules");
-            return Ok((Kernel::open(&path, self.arch).plain()?, modules));
+    /// The kernel and where its modules are.
+    fn kernel(&self, scratch: &Scratch) -> Result<KernelPart, Failure> {
+        let mut path = self.path("kernel", "os/kernel");
+        if path.is_dir() || !self.call.given("kernel") {
+            path = path.join("vmlinuz");
         }
-        let tree = scratch.make("kernel")?;
-        let image = kernel::unpack(&path, &tree).plain()?;
-        let modules = self.call.some_text("modules").map_or(tree, PathBuf::from);
-        Ok((Kernel::open(&image, self.arch).plain()?, modules))
+        if !path.exists() {
+            let hint = "`make images-os` makes all parts; name another one with --kernel";
+            return Err(Failure::new(format!("there is no kernel {}", path.display())).hint(hint));
+        }
+        let given = self.call.some_text("modules").map(PathBuf::from);
+        if kernel::is_package(&path) {
+            let tree = scratch.make("kernel")?;
+            let image = kernel::unpack(&path, &tree).plain()?;
+            let kernel = Kernel::open(&image, self.arch).plain()?;
+            return Ok(KernelPart { kernel, modules: given.unwrap_or(tree), layer: None });
+        }
+        let kernel = Kernel::open(&path, self.arch).plain()?;
+        let beside = path.parent().unwrap_or(Path::new(".")).to_owned();
+        let name = if self.call.on("all-modules") { "modules-all.squashfs" } else { "modules.squashfs" };
+        let layer = given.is_none().then(|| beside.join(name));
+        Ok(KernelPart { kernel, modules: given.unwrap_or(beside), layer })
     }
 
-    fn initramfs(&self, modules: &Path) -> Result<Content, Failure> {
-        let found = Modules::find(modules).plain().map_err(|failure| {
+    fn initramfs(&self, part: &KernelPart) -> Result<Content, Failure> {
+        let found = Modules::find(&part.modules).plain().map_err(|failure| {
             failure
                 .hint("name the directory of the kernel's modules with --modules, or a package with --kernel")
         })?;
-        if found.is_empty() {
-            return Err(Failure::new(format!("no kernel modules in {}", modules.display()))
+        if part.kernel.release.as_deref().is_some_and(|release| release != found.release()) {
+            let text = format!("the modules in {} are of {}", part.modules.display(), found.release());
+            let release = part.kernel.release.as_deref().unwrap_or_default();
+            return Err(Failure::new(format!("{text}, the kernel is {release}"))
                 .hint("name the directory that belongs to the kernel with --modules"));
         }
+        let rootfs = self.path("rootfs", "rootfs.squashfs");
+        let firmware = self.call.some_text("firmware").map(|dir| initramfs::firmware(Path::new(dir)));
         let initramfs = Initramfs {
             init: self.file("init", "ichor")?,
             rootfs: self.file("rootfs", "rootfs.squashfs")?,
-            modules: found.for_initramfs().plain()?,
+            modules: found.first(squashfs::holds(&rootfs, DEVICE_MANAGER).plain()?).plain()?,
+            layer: Some(self.layer(&found, part.layer.as_deref())?),
+            firmware: firmware.transpose().plain()?.unwrap_or_default(),
         };
-        initramfs.packed().plain()
+        match self.call.on("uncompressed") {
+            true => initramfs.plain().plain(),
+            false => initramfs.packed().plain(),
+        }
+    }
+
+    /// The layer of modules. Compressing takes half a minute, so it is kept beside the kernel.
+    fn layer(&self, modules: &Modules, kept: Option<&Path>) -> Result<Content, Failure> {
+        let selection = if self.call.on("all-modules") { Selection::All } else { Selection::Servers };
+        let make = || modules.layer(selection).map(Content::bytes);
+        match kept.map(|file| modules.layer_kept(selection, file)) {
+            // A directory of somebody else's.
+            Some(Err(Error::Write { .. })) | None => make(),
+            Some(made) => made,
+        }
+        .plain()
     }
 
     fn parts(&self, scratch: &Scratch) -> Result<Parts, Failure> {
@@ -268,13 +311,13 @@ impl<'a> Inputs<'a> {
             Arch::Amd64 => ("os/efi/linuxx64.efi.stub", "os/efi/systemd-bootx64.efi"),
             Arch::Arm64 => ("os/efi/linuxaa64.efi.stub", "os/efi/systemd-bootaa64.efi"),
         };
-        let (kernel, modules) = self.kernel(scratch)?;
+        let part = self.kernel(scratch)?;
         Ok(Parts {
             arch: self.arch,
             version: VERSION.to_owned(),
             platform: self.call.text("platform").to_owned(),
-            kernel,
-            initramfs: self.initramfs(&modules)?,
+            initramfs: self.initramfs(&part)?,
+            kernel: part.kernel,
             stub: self.file("stub", stub)?.read(CODE_MAX).plain()?,
             sd_boot: self.file("sd-boot", loader)?,
             extra_args: self.call.list("extra-kernel-arg"),

@@ -1,15 +1,19 @@
 //! What the platform (a cloud, a firmware table) knows about this machine's network, in its own layer.
 
-use ichor_cosi::{Context, Controller, ControllerError, Input, Output, StateError, exclusive, shared, weak};
+use ichor_cosi::{
+    Context, Controller, ControllerError, Input, Output, StateError, Typed, exclusive, shared, weak,
+};
 use ichor_resource::network::{
-    AddressSpec, AddressStatus, ConfigLayer, HostnameSpec, LinkSpec, OperatorSpec, PlatformConfig, ProbeSpec,
+    AddressSpec, AddressStatus, ConfigLayer, HostnameSpec, LinkSpec, LinkStatus, OperatorSpec, PlatformConfig, ProbeSpec,
     ResolverSpec, RouteSpec, TimeServerSpec,
 };
 use ichor_resource::runtime::{MetaKey, PlatformMetadata};
 use ichor_resource::{Spec, TypedSpec};
 use ipnet::IpNet;
 
+use super::link::is_physical;
 use crate::ids;
+use crate::nocloud::{self, KnownLink, ReadSeed, Seed};
 use crate::platform_yaml;
 use crate::ports::Host;
 use crate::status::node_address::EXTERNAL_LINK;
@@ -25,10 +29,40 @@ const ACTIVE: &str = "active";
 const CACHED: &str = "cached";
 
 /// Publishes what the platform says. Platforms that know nothing of the network still have a name.
-#[derive(Debug)]
 pub struct PlatformConfigController {
-    /// The platform's name.
-    pub platform: String,
+    platform: String,
+    read: Option<ReadSeed>,
+    /// What was read, once it was: it does not change while the machine runs.
+    seed: Option<Seed>,
+}
+
+impl PlatformConfigController {
+    /// One for the platform of this name, whose files `read` reads where it has some.
+    pub fn new(platform: &str, read: Option<ReadSeed>) -> Self {
+        let read = read.filter(|_| platform == nocloud::NAME);
+        Self { platform: platform.to_owned(), read, seed: None }
+    }
+
+    async fn nocloud(&mut self, ctx: &Context, read: ReadSeed) -> Result<PlatformConfig, ControllerError> {
+        let seed = match self.seed.take() {
+            Some(seed) => seed,
+            // Tried again, after longer and longer waits.
+            None => read().await.map_err(|error| {
+                ctx.trouble(error.clone());
+                ControllerError::new(error)
+            })?,
+        };
+        let seed = self.seed.insert(seed);
+        let known = |link: &Typed<LinkStatus>| KnownLink {
+            name: link.id().to_string(),
+            permanent: link.permanent_addr.clone(),
+            current: link.hardware_addr.clone(),
+        };
+        let links = ctx.list::<LinkStatus>()?;
+        let links: Vec<KnownLink> = links.iter().filter(|link| is_physical(link)).map(known).collect();
+        let config = nocloud::config(seed, &links);
+        Ok(config.inspect_err(|error| ctx.trouble(error.to_string()))?)
+    }
 }
 
 impl Controller for PlatformConfigController {
@@ -37,6 +71,7 @@ impl Controller for PlatformConfigController {
     fn inputs(&self) -> Vec<Input> {
         match self.platform.as_str() {
             METAL => vec![weak::<MetaKey>().id(META_KEY)],
+            nocloud::NAME => vec![weak::<LinkStatus>()],
             _ => Vec::new(),
         }
     }
@@ -54,6 +89,9 @@ impl Controller for PlatformConfigController {
                 Ok(read) => config = read,
                 Err(error) => ctx.trouble(format!("META key {META_KEY}: {error}")),
             }
+        }
+        if let Some(read) = self.read.clone() {
+            config = self.nocloud(ctx, read).await?;
         }
         config.metadata.get_or_insert_default().platform.clone_from(&self.platform);
         ctx.publish([(ACTIVE, config)])?;

@@ -178,7 +178,8 @@ pub(crate) fn on_platform(
                     devices: DevicesGate::OPEN,
                     platform: platform.to_owned(),
                     on_addresses: None,
-                    seed: 1,
+                    seed: None,
+                    random: 1,
                 };
                 register(&controllers, ports).unwrap();
                 let node = Node {

@@ -34,10 +34,11 @@ fn package(dir: &Path, compression: &str, files: &[(&str, &[u8])]) -> std::path:
 #[test]
 fn kernel_and_modules_come_out_of_a_package() {
     let dir = tempfile::tempdir().unwrap();
+    let module = ichor_image::elf::sample::module(&["depends="]);
     let files: &[(&str, &[u8])] = &[
         ("boot/vmlinuz-6.1.0", b"kernel"),
         ("boot/System.map-6.1.0", b"map"),
-        ("lib/modules/6.1.0/kernel/drivers/block/loop.ko", b"ELF\0depends=\0"),
+        ("lib/modules/6.1.0/kernel/drivers/block/loop.ko", &module),
         ("usr/share/doc/x", b"doc"),
     ];
     for compression in ["xz", "gzip", "zstd", "none"] {
@@ -46,7 +47,7 @@ fn kernel_and_modules_come_out_of_a_package() {
         let out = dir.path().join(format!("out-{compression}"));
         let image = unpack(&package, &out).unwrap();
         assert_eq!(fs::read(image).unwrap(), b"kernel", "{compression}");
-        let modules = Modules::find(&out).unwrap().for_initramfs().unwrap();
+        let modules = Modules::find(&out).unwrap().first(true).unwrap();
         assert_eq!(modules.len(), 1);
         assert!(!out.join("usr").exists() && !out.join("boot/System.map-6.1.0").exists());
     }

@@ -2,7 +2,12 @@
 //!
 //! Only 64-bit little-endian files are read; the images are for x86-64 and arm64.
 
-use anyhow::{Context, Result, bail, ensure};
+/// What is wrong with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ElfError(&'static str);
+
+type Result<T> = std::result::Result<T, ElfError>;
 
 const MAGIC: &[u8; 4] = b"\x7fELF";
 const SECTION_DYNAMIC: u32 = 6;
@@ -12,32 +17,32 @@ const HEADER_LEN: usize = 64;
 const ENTRY_LEN: usize = 16;
 
 /// Whether these bytes begin an ELF file.
-pub(crate) fn is_elf(bytes: &[u8]) -> bool {
+pub fn is_elf(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
 /// The libraries that a program or library names as needed, in its order.
-pub(crate) fn needed(bytes: &[u8]) -> Result<Vec<String>> {
+pub fn needed(bytes: &[u8]) -> Result<Vec<String>> {
     let Some(dynamic) = sections(bytes)?.into_iter().find(|section| section.kind == SECTION_DYNAMIC) else {
         return Ok(Vec::new());
     };
     let all = sections(bytes)?;
-    let strings = all.get(dynamic.link as usize).context("the dynamic section names no string table")?;
+    let strings = all.get(dynamic.link as usize).ok_or(ElfError("the dynamic section names no string table"))?;
     let strings = strings.bytes(bytes)?;
     let entries = dynamic.bytes(bytes)?.chunks_exact(ENTRY_LEN);
     let names =
         entries.map(|entry| (u64_at(entry, 0), u64_at(entry, 8))).map(|(tag, value)| (tag.ok(), value));
     names
         .filter(|(tag, _)| *tag == Some(TAG_NEEDED))
-        .map(|(_, value)| text_at(strings, usize::try_from(value?)?))
+        .map(|(_, value)| text_at(strings, size(value?)?))
         .collect()
 }
 
 /// The `key=value` lines of a kernel module's `.modinfo` section, in its order.
-pub(crate) fn modinfo(bytes: &[u8]) -> Result<Vec<(String, String)>> {
+pub fn modinfo(bytes: &[u8]) -> Result<Vec<(String, String)>> {
     let all = sections(bytes)?;
     let header = usize::from(u16_at(bytes, 62)?);
-    let names = all.get(header).context("no table of section names")?.bytes(bytes)?;
+    let names = all.get(header).ok_or(ElfError("no table of section names"))?.bytes(bytes)?;
     for section in &all {
         if text_at(names, section.name as usize)? != ".modinfo" {
             continue;
@@ -48,7 +53,7 @@ pub(crate) fn modinfo(bytes: &[u8]) -> Result<Vec<(String, String)>> {
             .filter_map(|line| line.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())))
             .collect());
     }
-    bail!("no section .modinfo")
+    Err(ElfError("no section .modinfo"))
 }
 
 /// What a section header says.
@@ -62,21 +67,25 @@ struct Section {
 
 impl Section {
     fn bytes<'a>(&self, file: &'a [u8]) -> Result<&'a [u8]> {
-        let start = usize::try_from(self.offset)?;
-        let end = start.checked_add(usize::try_from(self.len)?).context("a section is too long")?;
-        file.get(start..end).context("a section lies behind the end of the file")
+        let start = size(self.offset)?;
+        let end = start.checked_add(size(self.len)?).ok_or(ElfError("a section is too long"))?;
+        file.get(start..end).ok_or(ElfError("a section lies behind the end of the file"))
     }
 }
 
 fn sections(bytes: &[u8]) -> Result<Vec<Section>> {
-    ensure!(is_elf(bytes), "not an ELF file");
-    ensure!(bytes.get(4..6) == Some(&[2, 1]), "not a 64-bit little-endian ELF file");
-    let table = usize::try_from(u64_at(bytes, 40)?)?;
+    if !is_elf(bytes) {
+        return Err(ElfError("not an ELF file"));
+    }
+    if bytes.get(4..6) != Some(&[2, 1]) {
+        return Err(ElfError("not a 64-bit little-endian ELF file"));
+    }
+    let table = size(u64_at(bytes, 40)?)?;
     let count = usize::from(u16_at(bytes, 60)?);
     (0..count)
         .map(|index| {
             let at = index.checked_mul(HEADER_LEN).and_then(|offset| table.checked_add(offset));
-            let header: [u8; HEADER_LEN] = array(bytes, at.context("the table of sections is too long")?)?;
+            let header: [u8; HEADER_LEN] = array(bytes, at.ok_or(ElfError("the table of sections is too long"))?)?;
             Ok(Section {
                 name: u32_at(&header, 0)?,
                 kind: u32_at(&header, 4)?,
@@ -89,14 +98,18 @@ fn sections(bytes: &[u8]) -> Result<Vec<Section>> {
 }
 
 fn text_at(table: &[u8], at: usize) -> Result<String> {
-    let rest = table.get(at..).context("a name lies behind the end of its table")?;
-    let end = rest.iter().position(|byte| *byte == 0).context("a name has no end")?;
+    let rest = table.get(at..).ok_or(ElfError("a name lies behind the end of its table"))?;
+    let end = rest.iter().position(|byte| *byte == 0).ok_or(ElfError("a name has no end"))?;
     Ok(String::from_utf8_lossy(&rest[..end]).into_owned())
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N]> {
-    let part = at.checked_add(N).and_then(|end| bytes.get(at..end)).context("the file is cut short")?;
-    Ok(part.try_into()?)
+    let part = at.checked_add(N).and_then(|end| bytes.get(at..end)).ok_or(ElfError("the file is cut short"))?;
+    part.try_into().map_err(|_| ElfError("the file is cut short"))
+}
+
+fn size(value: u64) -> Result<usize> {
+    usize::try_from(value).map_err(|_| ElfError("an offset is too large"))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Result<u16> {
@@ -111,10 +124,9 @@ fn u64_at(bytes: &[u8], at: usize) -> Result<u64> {
     Ok(u64::from_le_bytes(array(bytes, at)?))
 }
 
-/// Small ELF files for tests.
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
+/// Small ELF files, for tests of what reads them.
+pub mod sample {
+    use super::{HEADER_LEN, SECTION_DYNAMIC, TAG_NEEDED};
 
     /// A file with these sections: name, type, link, content.
     fn file(sections: &[(&str, u32, u32, &[u8])]) -> Vec<u8> {
@@ -151,7 +163,7 @@ pub(crate) mod tests {
     }
 
     /// A program that needs these libraries.
-    pub(crate) fn program(libraries: &[&str]) -> Vec<u8> {
+    pub fn program(libraries: &[&str]) -> Vec<u8> {
         let mut strings = vec![0];
         let mut dynamic = Vec::new();
         for library in libraries {
@@ -164,9 +176,15 @@ pub(crate) mod tests {
     }
 
     /// A kernel module with these lines.
-    pub(crate) fn module(lines: &[&str]) -> Vec<u8> {
+    pub fn module(lines: &[&str]) -> Vec<u8> {
         file(&[(".modinfo", 1, 0, (lines.join("\0") + "\0").as_bytes())])
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sample::{module, program};
+    use super::*;
 
     #[test]
     fn needed_libraries_are_read_in_order() {

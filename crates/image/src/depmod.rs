@@ -5,28 +5,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result, bail};
-
-use crate::elf;
+use crate::{Error, elf};
 
 /// What a module says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Module {
+pub struct Module {
     /// Its name, with underscores.
-    pub(crate) name: String,
+    pub name: String,
     /// Its file below the folder of the release.
-    pub(crate) path: String,
-    depends: Vec<String>,
+    pub path: String,
+    pub(crate) depends: Vec<String>,
     aliases: Vec<String>,
     soft: Vec<String>,
 }
 
 impl Module {
     /// Reads a module; `path` is below the folder of the release, as in `kernel/fs/fat/vfat.ko`.
-    pub(crate) fn read(path: &str, bytes: &[u8]) -> Result<Self> {
+    pub fn read(path: &str, bytes: &[u8]) -> Result<Self, Error> {
         let name = name_of(path);
         let mut module = Self { name, path: path.to_owned(), ..Self::default() };
-        for (key, value) in elf::modinfo(bytes).with_context(|| format!("read module {path}"))? {
+        for (key, value) in elf::modinfo(bytes).map_err(|error| Error::bad(format!("kernel module {path}"), error.to_string()))? {
             match key.as_str() {
                 "depends" => {
                     let names = value.split(',').filter(|name| !name.is_empty());
@@ -63,7 +61,7 @@ fn normalized(alias: &str) -> String {
 
 /// The tables of these modules, by file name. `order` is the text of `modules.order`, which decides between modules that
 /// want the same device; `builtin` that of `modules.builtin`.
-pub(crate) fn tables(modules: &[Module], order: &str, builtin: &str) -> Result<BTreeMap<String, Vec<u8>>> {
+pub fn tables(modules: &[Module], order: &str, builtin: &str) -> Result<BTreeMap<String, Vec<u8>>, Error> {
     let by_name: BTreeMap<&str, &Module> =
         modules.iter().map(|module| (module.name.as_str(), module)).collect();
     let places: BTreeMap<String, u32> = order.lines().map(name_of).zip(0..).collect();
@@ -133,18 +131,19 @@ fn device_node(module: &Module) -> Option<String> {
 }
 
 /// `name` and all it needs, each after what it needs.
-pub(crate) fn visit(
+fn visit(
     name: &str,
     modules: &BTreeMap<&str, &Module>,
     seen: &mut BTreeSet<String>,
     order: &mut Vec<String>,
-) -> Result<()> {
+) -> Result<(), Error> {
     if !seen.insert(name.to_owned()) {
         return Ok(());
     }
-    let Some(module) = modules.get(name) else { bail!("no kernel module {name}") };
+    let missing = || Error::bad(format!("kernel module {name}"), "another module needs it, and it is not there");
+    let module = modules.get(name).ok_or_else(missing)?;
     for need in &module.depends {
-        visit(need, modules, seen, order).with_context(|| format!("module {name}"))?;
+        visit(need, modules, seen, order)?;
     }
     order.push(name.to_owned());
     Ok(())
@@ -227,7 +226,7 @@ mod tests {
     use super::*;
 
     fn module(path: &str, lines: &[&str]) -> Module {
-        Module::read(path, &elf::tests::module(lines)).unwrap()
+        Module::read(path, &elf::sample::module(lines)).unwrap()
     }
 
     fn text(tables: &BTreeMap<String, Vec<u8>>, name: &str) -> String {
@@ -269,8 +268,8 @@ mod tests {
     #[test]
     fn a_missing_dependency_is_named() {
         let modules = [module("kernel/a.ko", &["depends=b"])];
-        let error = format!("{:#}", tables(&modules, "", "").unwrap_err());
-        assert_eq!(error, "module a: no kernel module b");
+        let error = tables(&modules, "", "").unwrap_err().to_string();
+        assert_eq!(error, "kernel module b: another module needs it, and it is not there");
     }
 
     #[test]

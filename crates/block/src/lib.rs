@@ -12,6 +12,7 @@ pub mod inotify;
 pub mod meta;
 pub mod probe;
 pub mod source;
+pub mod swap;
 pub mod sysfs;
 pub mod uevent;
 pub mod wipe;

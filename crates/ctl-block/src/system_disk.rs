@@ -7,6 +7,8 @@ use ichor_resource::block::{DiscoveredVolume, SystemDisk};
 pub const SYSTEM_DISK: &str = "system-disk";
 /// The label of the partition that makes a disk the system's.
 pub const META_LABEL: &str = "META";
+/// Who holds the status of META while this machine reads and writes it. It is never let go: META outlives all volumes.
+pub const META_HOLDER: &str = "META";
 /// The size of that partition; a foreign one of the same name has another.
 const META_SIZE: u64 = 1 << 20;
 /// What META is found to be, once it holds something.

@@ -11,6 +11,7 @@ mod selector;
 mod system;
 
 pub use decide::{Action, Created, Decision, Outcome, World, conclude, decide};
+pub(crate) use manager::LIFECYCLE;
 pub use manager::{ActionError, VolumeManagerController, VolumePort};
 pub use place::{Placement, PlacementError, choose_disk};
 pub use selector::{SelectorError, matches_disk, matches_volume};

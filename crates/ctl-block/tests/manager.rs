@@ -4,13 +4,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ichor_cosi::State;
-use ichor_ctl_block::VolumeConfigController;
+use ichor_ctl_block::mounts::MountFailures;
 use ichor_ctl_block::volumes::{Action, ActionError, Created, Outcome, VolumeManagerController, VolumePort};
+use ichor_ctl_block::{META_HOLDER, VolumeConfigController};
 use ichor_resource::TypedSpec;
 use ichor_resource::block::{
     DiscoveredVolume, DiscoveryRefreshRequest, DiscoveryRefreshStatus, Disk, Expression, FilesystemType,
     SystemDisk, VolumeConfig, VolumeLifecycle, VolumePhase, VolumeStatus, VolumeType,
 };
+use ichor_resource::config::MachineConfig;
 use ichor_resource::runtime::DevicesStatus;
 use ichor_testkit::Harness;
 
@@ -25,11 +27,17 @@ struct Inner {
     asked: Vec<String>,
     next: u32,
     failure: Option<ActionError>,
+    /// What is on every device.
+    held: String,
 }
 
 impl Fake {
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap().asked)
+    }
+
+    fn hold(&self, name: &str) {
+        name.clone_into(&mut self.0.lock().unwrap().held);
     }
 
     fn fail(&self, failure: Option<ActionError>) {
@@ -58,7 +66,7 @@ impl VolumePort for Fake {
                 (format!("create {label}"), Outcome::Created(created))
             }
             Action::GrowPartition { number, .. } => (format!("grow {number}"), Outcome::Grown(0)),
-            Action::Probe { device } => (format!("probe {device}"), Outcome::Found(String::new())),
+            Action::Probe { device } => (format!("probe {device}"), Outcome::Found(inner.held.clone())),
             Action::Format { device, filesystem, .. } => {
                 (format!("format {device} {filesystem}"), Outcome::Done)
             }
@@ -92,7 +100,8 @@ fn volume(label: &str, wave: i64, maximum: u64) -> VolumeConfig {
 fn machine() -> (State, Fake, Harness<VolumeManagerController<Fake>>) {
     let (state, _) = ichor_testkit::state();
     let port = Fake::default();
-    let manager = Harness::new(&state, VolumeManagerController::new(port.clone())).unwrap();
+    let manager =
+        Harness::new(&state, VolumeManagerController::new(port.clone(), MountFailures::default())).unwrap();
     put(&state, "volumes", VolumeLifecycle {});
     let disk = Disk { dev_path: "/dev/sda".into(), size: 16 * GIB, sector_size: 512, ..Disk::default() };
     put(&state, "sda", disk);
@@ -206,14 +215,18 @@ async fn a_volume_that_is_not_wanted_any_more_goes_when_it_is_free() {
 }
 
 #[tokio::test]
-async fn what_a_machine_has_are_meta_and_directories() {
+async fn a_machine_without_meta_has_directories_and_one_with_it_partitions() {
     let (state, port, mut manager) = machine();
-    let directories = vec![("STATE", "/system/state".into(), 0o700), ("EPHEMERAL", "/var".into(), 0o755)];
-    let mut configs = Harness::new(&state, VolumeConfigController::new(directories)).unwrap();
+    let controller = VolumeConfigController::new("/system/state".into(), "/var".into());
+    let mut configs = Harness::new(&state, controller).unwrap();
     configs.reconcile().await.unwrap();
+    manager.reconcile().await.unwrap();
+    assert!(state.find::<VolumeConfig>("runtime", "STATE").is_none(), "nothing is known of META yet");
     settle(&state);
     manager.reconcile().await.unwrap();
     assert_eq!(phase(&state, "META"), VolumePhase::Missing, "the machine is not installed");
+    configs.reconcile().await.unwrap();
+    manager.reconcile().await.unwrap();
     let var = state.get::<VolumeStatus>("runtime", "EPHEMERAL").unwrap();
     assert_eq!(
         (var.phase, var.r#type, var.mount_spec.target_path.as_str()),
@@ -238,4 +251,86 @@ async fn what_a_machine_has_are_meta_and_directories() {
     let meta = state.get::<VolumeStatus>("runtime", "META").unwrap();
     assert_eq!((meta.phase, meta.mount_location.as_str()), (VolumePhase::Ready, "/dev/sda1"));
     assert_eq!(port.asked(), ["probe /dev/sda1"], "nothing is made or formatted");
+
+    // A disk with META that somebody put in is not taken for the machine's own.
+    configs.reconcile().await.unwrap();
+    manager.reconcile().await.unwrap();
+    assert_eq!(state.get::<VolumeStatus>("runtime", "STATE").unwrap().r#type, VolumeType::Directory);
+    // It is when META is used: without a configuration STATE is looked for, with one both are made.
+    state.add_finalizer::<VolumeStatus>("runtime", "META", META_HOLDER).unwrap();
+    configure(&state);
+    configs.reconcile().await.unwrap();
+    manager.reconcile().await.unwrap();
+    for id in ["STATE", "EPHEMERAL"] {
+        let status = state.get::<VolumeStatus>("runtime", id).unwrap();
+        assert_eq!((status.phase, status.r#type), (VolumePhase::Ready, VolumeType::Partition), "{id}");
+    }
+    let asked = port.asked();
+    assert_eq!((asked[0].as_str(), asked[3].as_str()), ("create STATE", "create EPHEMERAL"), "{asked:?}");
+}
+
+fn configure(state: &State) {
+    let yaml = "version: v1alpha1\nmachine: {type: worker}\ncluster: {}\n";
+    state
+        .modify::<MachineConfig>("config", MachineConfig::ACTIVE, "", |spec| *spec = MachineConfig::new(yaml))
+        .unwrap();
+}
+
+#[tokio::test]
+async fn state_that_is_on_the_disk_is_found_before_there_is_a_configuration() {
+    let (state, port, mut manager) = machine();
+    let controller = VolumeConfigController::new("/system/state".into(), "/var".into());
+    let mut configs = Harness::new(&state, controller).unwrap();
+    for (id, label, name, size) in [("sda1", "META", "", 1 << 20), ("sda2", "STATE", "xfs", 100 << 20)] {
+        let volume = DiscoveredVolume {
+            dev_path: format!("/dev/{id}"),
+            parent_dev_path: "/dev/sda".into(),
+            partition_label: label.into(),
+            partition_index: 1,
+            name: name.into(),
+            size,
+            ..DiscoveredVolume::default()
+        };
+        put(&state, id, volume);
+    }
+    settle(&state);
+    configs.reconcile().await.unwrap();
+    manager.reconcile().await.unwrap();
+    state.add_finalizer::<VolumeStatus>("runtime", "META", META_HOLDER).unwrap();
+    port.hold("xfs");
+    configs.reconcile().await.unwrap();
+    manager.reconcile().await.unwrap();
+    let found = state.get::<VolumeStatus>("runtime", "STATE").unwrap();
+    assert_eq!(
+        (found.phase, found.location.as_str(), found.filesystem),
+        (VolumePhase::Ready, "/dev/sda2", FilesystemType::Xfs)
+    );
+    assert!(state.find::<VolumeStatus>("runtime", "EPHEMERAL").is_none());
+    assert!(!port.asked().iter().any(|asked| asked.starts_with("format")), "what is there is kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_does_not_mount_says_so_and_is_tried_again_later() {
+    let (state, _) = ichor_testkit::state();
+    let failures = MountFailures::default();
+    let controller = VolumeManagerController::new(Fake::default(), failures.clone());
+    let mut manager = Harness::new(&state, controller).unwrap();
+    put(&state, "volumes", VolumeLifecycle {});
+    settle(&state);
+    let mut config = volume("STATE", -1, 100 << 20);
+    config.r#type = VolumeType::Directory;
+    put(&state, "STATE", config);
+    manager.reconcile().await.unwrap();
+    failures.report("STATE", "mount /dev/sda2 on /system/state: Structure needs cleaning".into());
+    assert!(manager.was_woken().await);
+    for _ in 0..3 {
+        manager.reconcile().await.unwrap();
+        let status = state.get::<VolumeStatus>("runtime", "STATE").unwrap();
+        assert_eq!(status.phase, VolumePhase::Failed);
+        assert!(status.error_message.contains("needs cleaning"), "{}", status.error_message);
+    }
+    assert!(manager.requeue().is_some());
+    tokio::time::advance(Duration::from_secs(31)).await;
+    manager.reconcile().await.unwrap();
+    assert_eq!(phase(&state, "STATE"), VolumePhase::Ready, "it may mount now");
 }

@@ -15,6 +15,11 @@ pub const LEN_MAX: u64 = 32 * 1024 * 1024;
 
 /// A place that keeps the configuration over reboots.
 pub trait ConfigDisk: Send + Sync {
+    /// Whether it can be used at all. One that cannot may hold a configuration that must not be replaced.
+    fn available(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
     /// What is kept, if anything.
     fn load(&self) -> Result<Option<Vec<u8>>, DiskError>;
 

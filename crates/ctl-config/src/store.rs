@@ -72,6 +72,11 @@ impl ConfigStore {
         self.find(MachineConfig::PERSISTENT)
     }
 
+    /// Whether the disk can be used.
+    pub fn available(&self) -> Result<(), StoreError> {
+        Ok(self.inner.disk.available()?)
+    }
+
     /// What the disk holds.
     pub async fn load(&self) -> Result<Option<Vec<u8>>, StoreError> {
         let disk = Arc::clone(&self.inner.disk);

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Wake, exclusive, weak};
+use ichor_ctl::volumes::{self, EPHEMERAL, Readiness};
 use ichor_resource::config::MachineType as MachineTypeSpec;
 use ichor_resource::files::EtcFileStatus;
 use ichor_resource::k8s::{KubeletLifecycle, KubeletSpec, StaticPod, StaticPodStatus};
@@ -64,6 +65,8 @@ pub struct KubeletServiceController<P> {
     connect: Option<Connect>,
     request: Option<Pending>,
     wake: Option<Wake>,
+    /// Whether EPHEMERAL may be a disk that has to be mounted first.
+    waits: bool,
 }
 
 /// Where the first client certificate of a kubelet comes from.
@@ -110,7 +113,15 @@ impl<P: KubeletPort> KubeletServiceController<P> {
             connect: None,
             request: None,
             wake: None,
+            waits: false,
         }
+    }
+
+    /// The same on a machine whose EPHEMERAL may be a disk: its files are written once that is mounted.
+    #[must_use]
+    pub fn on_volume(mut self, waits: bool) -> Self {
+        self.waits = waits;
+        self
     }
 
     /// The same, where a worker requests the first client certificate of its kubelet before it starts it.
@@ -228,7 +239,7 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
     const NAME: &'static str = OWNER;
 
     fn inputs(&self) -> Vec<Input> {
-        vec![
+        let mut all = vec![
             weak::<EtcFileStatus>().id("machine-id"),
             weak::<KubeletSpec>().id(KUBELET),
             weak::<KubeletSecret>().id(KUBELET),
@@ -237,7 +248,11 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
             weak::<StaticPod>(),
             weak::<StaticPodStatus>(),
             weak::<TimeStatus>().id("node"),
-        ]
+        ];
+        if self.waits {
+            all.extend(volumes::inputs(EPHEMERAL));
+        }
+        all
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -252,6 +267,9 @@ impl<P: KubeletPort> Controller for KubeletServiceController<P> {
         let lifecycle = ctx.get::<KubeletLifecycle>(KUBELET)?;
         if lifecycle.as_ref().is_some_and(|found| !found.meta().is_running()) {
             // A machine that stops its pods does not start the kubelet again.
+            return Ok(());
+        }
+        if self.waits && self.applied.is_none() && volumes::of(ctx, EPHEMERAL)? != Readiness::Usable {
             return Ok(());
         }
         let spec = ctx.get::<KubeletSpec>(KUBELET)?;

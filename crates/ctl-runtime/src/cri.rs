@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use ichor_cosi::{
     Context, Controller, ControllerError, Input, Output, RegisterError, Runtime, exclusive, shared, weak,
 };
+use ichor_ctl::volumes::{self, EPHEMERAL, Readiness};
 use ichor_ctl::{Configuration, active_input};
 use ichor_resource::cri::{ImageCacheConfig, ImageCacheStatus, RegistryConfig, SeccompProfile};
 use ichor_resource::files::{EtcFileSpec, EtcFileStatus};
@@ -54,6 +55,8 @@ pub struct CriHost {
     pub shadow: PathBuf,
     /// Where the kubelet looks for seccomp profiles.
     pub profiles: PathBuf,
+    /// Whether EPHEMERAL may be a disk that has to be mounted before it is used.
+    pub disks: bool,
     /// Whether processes cannot be protected from the out-of-memory killer here.
     pub restrict_oom: bool,
     /// Whether there is one cgroup hierarchy, and so a namespace of it for each container.
@@ -65,7 +68,7 @@ pub fn register(runtime: &Runtime, registryd: Registryd, host: &CriHost) -> Resu
     runtime.register(RegistriesConfigController)?;
     runtime.register(image_cache::ImageCacheConfigController::new(registryd))?;
     runtime.register(SeccompProfileController)?;
-    runtime.register(SeccompProfileFileController { directory: host.profiles.clone() })?;
+    runtime.register(SeccompProfileFileController { directory: host.profiles.clone(), waits: host.disks })?;
     runtime.register(CRIRegistryConfigController { host: host.clone(), shown: false })?;
     runtime.register(CRIBaseRuntimeSpecController { unified: host.unified })?;
     runtime.register(CRIConfigPartsController { host: host.clone() })
@@ -139,13 +142,19 @@ impl Controller for SeccompProfileController {
 pub struct SeccompProfileFileController {
     /// Where they lie.
     pub directory: PathBuf,
+    /// Whether that is on EPHEMERAL, which may be a disk that has to be mounted first.
+    pub waits: bool,
 }
 
 impl Controller for SeccompProfileFileController {
     const NAME: &'static str = "cri.SeccompProfileFileController";
 
     fn inputs(&self) -> Vec<Input> {
-        vec![weak::<SeccompProfile>()]
+        let mut all = vec![weak::<SeccompProfile>()];
+        if self.waits {
+            all.extend(volumes::inputs(EPHEMERAL));
+        }
+        all
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -153,6 +162,9 @@ impl Controller for SeccompProfileFileController {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
+        if self.waits && volumes::of(ctx, EPHEMERAL)? != Readiness::Usable {
+            return Ok(());
+        }
         let profiles = ctx.list::<SeccompProfile>()?;
         if profiles.is_empty() && !self.directory.exists() {
             return Ok(());
@@ -372,7 +384,7 @@ mod tests {
         state.create("config", MachineConfig::ACTIVE, MachineConfig::new(text), "").unwrap();
         let mut profiles = Harness::new(&state, SeccompProfileController).unwrap();
         let directory = folder.path().join("profiles");
-        let controller = SeccompProfileFileController { directory: directory.clone() };
+        let controller = SeccompProfileFileController { directory: directory.clone(), waits: false };
         let mut files = Harness::new(&state, controller).unwrap();
         profiles.reconcile().await.unwrap();
         files.reconcile().await.unwrap();

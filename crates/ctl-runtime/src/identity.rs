@@ -1,6 +1,7 @@
 //! Who this node is, from its first boot on.
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, shared};
+use ichor_ctl::volumes::{self, Readiness, STATE};
 use ichor_resource::cluster::Identity;
 use ichor_resource::files::EtcFileSpec;
 use ichor_types::base62;
@@ -19,13 +20,22 @@ struct NoIdentity;
 #[derive(Debug)]
 pub struct NodeIdentityController<S> {
     store: S,
+    /// Whether STATE may be a disk that has to be mounted first.
+    waits: bool,
     known: Option<String>,
 }
 
 impl<S: IdentityStore> NodeIdentityController<S> {
     /// A controller that keeps the identity there.
     pub fn new(store: S) -> Self {
-        Self { store, known: None }
+        Self { store, waits: false, known: None }
+    }
+
+    /// The same on a machine whose STATE may be a disk: it waits for that.
+    #[must_use]
+    pub fn on_volume(mut self, waits: bool) -> Self {
+        self.waits = waits;
+        self
     }
 
     /// Loads the identity, or makes one at the first boot.
@@ -69,7 +79,7 @@ impl<S: IdentityStore> Controller for NodeIdentityController<S> {
     const NAME: &'static str = "cluster.NodeIdentityController";
 
     fn inputs(&self) -> Vec<Input> {
-        Vec::new()
+        if self.waits { volumes::inputs(STATE).into() } else { Vec::new() }
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -77,6 +87,13 @@ impl<S: IdentityStore> Controller for NodeIdentityController<S> {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
+        // One that is made while STATE has no partition is in memory, and moves there with it.
+        if self.waits
+            && self.known.is_none()
+            && !matches!(volumes::of(ctx, STATE)?, Readiness::Usable | Readiness::Absent)
+        {
+            return Ok(());
+        }
         let node_id = self.identity()?;
         let contents = machine_id(&node_id)?;
         ctx.modify::<Identity>("local", |spec| spec.node_id.clone_from(&node_id))?;

@@ -97,6 +97,8 @@ pub struct Ports<F, S, T> {
     pub mode: Mode,
     /// Whether a device manager runs, whose readiness others wait for.
     pub device_manager: bool,
+    /// Whether STATE may be a disk that has to be mounted before it is used.
+    pub disks: bool,
     /// Whether this system runs Kubernetes; if so, it is not ready without it.
     pub kubernetes: bool,
 }
@@ -120,6 +122,7 @@ where
         platform,
         mode,
         device_manager,
+        disks,
         kubernetes,
     } = ports;
     let arguments = Cmdline::parse(&cmdline);
@@ -128,7 +131,7 @@ where
 
     runtime.register(MachineStatusController::new(stages, kubernetes))?;
     runtime.register(MachineStatusPublisherController::new(sink))?;
-    runtime.register(NodeIdentityController::new(files.clone()))?;
+    runtime.register(NodeIdentityController::new(files.clone()).on_volume(disks))?;
     runtime.register(VersionController { version })?;
     runtime.register(SecurityStateController::new(files.clone(), &cmdline))?;
     runtime.register(KernelCmdlineController { cmdline })?;
@@ -162,7 +165,7 @@ where
     runtime.register(SBOMItemController { root })?;
     runtime.register(BootedEntryController { files: files.clone() })?;
     runtime.register(DropUpgradeFallbackController::new(meta))?;
-    runtime.register(EncryptionSaltController::new(files))?;
+    runtime.register(EncryptionSaltController::new(files).on_volume(disks))?;
     runtime.register(IQNController)?;
     runtime.register(NQNController)?;
     runtime.register(ZswapConfigController { cmdline: arguments.clone() })?;

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ichor_cosi::{Context, Controller, ControllerError, Input, Output, strong};
+use ichor_cosi::{Context, Controller, ControllerError, Input, Output, strong, weak};
+use ichor_ctl::volumes::{EPHEMERAL, Readiness, readiness};
 use ichor_observe::LogManager;
 use ichor_observe::persist::persist;
 use ichor_resource::Phase;
-use ichor_resource::block::VolumeLifecycle;
+use ichor_resource::block::{VolumeLifecycle, VolumeMountStatus, VolumeStatus};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::warn;
@@ -22,13 +23,43 @@ const STOP_MAX: Duration = Duration::from_secs(10);
 pub struct LogPersistenceController {
     logs: LogManager,
     folder: PathBuf,
+    /// Whether EPHEMERAL may be a disk that has to be mounted first.
+    waits: bool,
     running: Option<(watch::Sender<bool>, JoinHandle<()>)>,
 }
 
 impl LogPersistenceController {
     /// A controller that keeps these logs in this folder.
     pub fn new(logs: LogManager, folder: impl Into<PathBuf>) -> Self {
-        Self { logs, folder: folder.into(), running: None }
+        Self { logs, folder: folder.into(), waits: false, running: None }
+    }
+
+    /// The same on a machine whose EPHEMERAL may be a disk: logs are kept while that is mounted.
+    #[must_use]
+    pub fn on_volume(mut self, waits: bool) -> Self {
+        self.waits = waits;
+        self
+    }
+
+    /// Whether the folder is where it stays. Holds the mount that it is in, and lets go of one that is to end.
+    async fn is_usable(&mut self, ctx: &Context) -> Result<bool, ControllerError> {
+        if !self.waits {
+            return Ok(true);
+        }
+        let mounted = ctx.get::<VolumeMountStatus>(EPHEMERAL)?;
+        match &mounted {
+            Some(mounted) if mounted.meta().is_running() => {
+                ctx.add_finalizer::<VolumeMountStatus>(EPHEMERAL)?;
+            }
+            Some(_) => {
+                self.stop().await;
+                ctx.remove_finalizer::<VolumeMountStatus>(EPHEMERAL)?;
+                return Ok(false);
+            }
+            None => {}
+        }
+        let volume = ctx.get::<VolumeStatus>(EPHEMERAL)?;
+        Ok(readiness(volume.as_ref().map(|volume| volume.spec()), mounted.is_some()) == Readiness::Usable)
     }
 
     fn start(&mut self) -> std::io::Result<()> {
@@ -54,7 +85,11 @@ impl Controller for LogPersistenceController {
     const NAME: &'static str = "runtime.LogPersistenceController";
 
     fn inputs(&self) -> Vec<Input> {
-        vec![strong::<VolumeLifecycle>().id(VOLUMES)]
+        let mut all = vec![strong::<VolumeLifecycle>().id(VOLUMES)];
+        if self.waits {
+            all.extend([weak::<VolumeStatus>().id(EPHEMERAL), strong::<VolumeMountStatus>().id(EPHEMERAL)]);
+        }
+        all
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -66,10 +101,13 @@ impl Controller for LogPersistenceController {
             self.stop().await;
             return Ok(());
         };
+        let is_usable = self.is_usable(ctx).await?;
         match volumes.meta().phase() {
             Phase::Running => {
                 ctx.add_finalizer::<VolumeLifecycle>(VOLUMES)?;
-                self.start()?;
+                if is_usable {
+                    self.start()?;
+                }
             }
             Phase::TearingDown => {
                 self.stop().await;

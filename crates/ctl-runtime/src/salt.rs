@@ -1,6 +1,7 @@
 //! The salt of disk encryption keys, from the first boot on.
 
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, shared};
+use ichor_ctl::volumes::{self, Readiness, STATE};
 use ichor_resource::secrets::EncryptionSalt;
 
 use crate::ports::IdentityStore;
@@ -19,13 +20,22 @@ struct NoSalt;
 #[derive(Debug)]
 pub struct EncryptionSaltController<S> {
     store: S,
+    /// Whether STATE may be a disk that has to be mounted first.
+    waits: bool,
     done: bool,
 }
 
 impl<S: IdentityStore> EncryptionSaltController<S> {
     /// A controller that keeps the salt there.
     pub fn new(store: S) -> Self {
-        Self { store, done: false }
+        Self { store, waits: false, done: false }
+    }
+
+    /// The same on a machine whose STATE may be a disk: it waits for that.
+    #[must_use]
+    pub fn on_volume(mut self, waits: bool) -> Self {
+        self.waits = waits;
+        self
     }
 
     fn salt(&self) -> Result<Vec<u8>, ControllerError> {
@@ -58,7 +68,7 @@ impl<S: IdentityStore> Controller for EncryptionSaltController<S> {
     const NAME: &'static str = "secrets.EncryptionSaltController";
 
     fn inputs(&self) -> Vec<Input> {
-        Vec::new()
+        if self.waits { volumes::inputs(STATE).into() } else { Vec::new() }
     }
 
     fn outputs(&self) -> Vec<Output> {
@@ -66,7 +76,11 @@ impl<S: IdentityStore> Controller for EncryptionSaltController<S> {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        if !self.done {
+        let is_ready = || -> Result<bool, ControllerError> {
+            let found = volumes::of(ctx, STATE)?;
+            Ok(matches!(found, Readiness::Usable | Readiness::Absent))
+        };
+        if !self.done && (!self.waits || is_ready()?) {
             let salt = self.salt()?;
             ctx.modify::<EncryptionSalt>("salt", |spec| spec.disk_salt = salt.clone().into())?;
             self.done = true;

@@ -137,6 +137,7 @@ async fn the_whole_family_runs() {
         platform: "sandbox".to_owned(),
         mode: ichor_config::Mode::CLOUD,
         device_manager: false,
+        disks: false,
         kubernetes: true,
     };
     ichor_ctl_runtime::register(&runtime, ports).unwrap();

@@ -1,6 +1,7 @@
 //! What controller families share: the parsed machine configuration and small helpers.
 
 pub mod subnets;
+pub mod volumes;
 
 use std::fmt;
 use std::ops::Deref;

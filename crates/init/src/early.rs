@@ -60,45 +60,6 @@ const TABLE: [Entry; 16] = [
     entry("/var", "tmpfs", &[NOSUID, NODEV], "mode=0755", Need::Must),
 ];
 
-/// Directories of the image that can be written to; what is written lies in `/var` and outlives the boot.
-const WRITABLE: [&str; 4] = ["/etc/cni", "/etc/kubernetes", "/opt", "/usr/libexec/kubernetes"];
-
-/// Where what is written to them is kept.
-const OVERLAYS: &str = "/var/system/overlays";
-
-/// What an overlay of `target` is made of.
-struct Overlay {
-    upper: String,
-    work: String,
-    options: String,
-}
-
-fn overlay(target: &str) -> Overlay {
-    let name = target.trim_start_matches('/').replace('/', "-");
-    let (upper, work) = (format!("{OVERLAYS}/{name}-diff"), format!("{OVERLAYS}/{name}-workdir"));
-    let options = format!("lowerdir={target},upperdir={upper},workdir={work}");
-    Overlay { upper, work, options }
-}
-
-/// Makes directories of the image writable. A machine whose kernel has no overlays runs on without.
-pub(crate) fn mount_overlays(tell: &mut dyn FnMut(&str)) {
-    for target in WRITABLE {
-        let path = Path::new(target);
-        if mount::is_mounted(path) {
-            continue;
-        }
-        let Overlay { upper, work, options } = overlay(target);
-        let made = [&upper, &work].into_iter().try_for_each(std::fs::create_dir_all);
-        if let Err(error) = made {
-            tell(&format!("make {upper}: {error}"));
-            continue;
-        }
-        if let Err(error) = mount::mount("overlay", path, "overlay", MountFlags::NODEV, &options) {
-            tell(&format!("{error}: {}", error.source));
-        }
-    }
-}
-
 /// Mounts made by one service are seen by the others: volumes of pods are mounted by the kubelet.
 pub(crate) fn share_mounts(tell: &mut dyn FnMut(&str)) {
     if let Err(error) = mount::set_propagation(Path::new("/"), mount::Propagation::Shared) {
@@ -173,18 +134,4 @@ pub(crate) fn set_up_cgroups(tell: &mut dyn FnMut(&str)) -> Option<Cgroups> {
         }
     }
     Some(cgroups)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_overlay_is_kept_under_the_name_of_its_place() {
-        assert_eq!(
-            overlay("/usr/libexec/kubernetes").options,
-            "lowerdir=/usr/libexec/kubernetes,upperdir=/var/system/overlays/usr-libexec-kubernetes-diff,\
-             workdir=/var/system/overlays/usr-libexec-kubernetes-workdir"
-        );
-    }
 }

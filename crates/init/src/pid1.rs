@@ -50,7 +50,7 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
     let mut cgroup_roots = Vec::new();
     if first {
         early::mount_filesystems(&mut |text| say(&[text]));
-        early::mount_overlays(&mut |text| say(&[text]));
+        ichor_sys::overlays::mount_missing(&mut |text| say(&[text]));
         early::share_mounts(&mut |text| say(&[text]));
         if let Some(cgroups) = early::set_up_cgroups(&mut |text| say(&[text])) {
             cgroup_roots = cgroups.c_roots();

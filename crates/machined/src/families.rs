@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ichor_ctl_block::volumes::{SystemVolumes, VolumeManagerController};
-use ichor_ctl_block::{SystemBlock, VolumeConfigController};
+use ichor_ctl_block::SystemBlock;
+use ichor_ctl_block::mounts::SystemMounts;
+use ichor_ctl_block::volumes::SystemVolumes;
 use ichor_ctl_k8s::kubelet_service::KubeletServiceController;
 use ichor_ctl_runtime::{
     DirectoryVolumeController, HostFiles, KmsgLogDeliveryController, LogDeliveryController,
@@ -60,6 +61,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         platform: node.host.platform.name.clone(),
         mode: validation_mode(&node.host.platform),
         device_manager: crate::udevd::is_here(),
+        disks: has_disks(),
         kubernetes: Path::new(KUBELET_RUNTIME).exists(),
     };
     ichor_ctl_runtime::register(runtime, ports)?;
@@ -74,6 +76,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
             etc: "/etc".into(),
             shadow: "/system/etc".into(),
             profiles: node.host.paths.ephemeral.join("lib/kubelet/seccomp/profiles"),
+            disks: has_disks(),
             restrict_oom: ichor_sys::credentials::permitted()
                 .is_ok_and(|held| held & Capabilities::SYS_RESOURCE.bits() == 0),
             unified,
@@ -90,7 +93,8 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
     if Path::new(KUBELET_RUNTIME).exists() {
         let ports = crate::kube::ports();
         let kubelet = KubeletServiceController::new(node.kubelet.clone(), "/", kubelet::MARK);
-        runtime.register(kubelet.requesting(ports.connect.clone()))?;
+        let kubelet = kubelet.requesting(ports.connect.clone()).on_volume(has_disks());
+        runtime.register(kubelet)?;
         ichor_ctl_k8s::api::register(runtime, &ports)?;
     }
     ichor_ctl_etcd::register(runtime)?;
@@ -103,7 +107,7 @@ pub(crate) fn has_disks() -> bool {
     ichor_sys::power::in_first_pid_namespace()
 }
 
-/// Disks and volumes. META may be a partition; what else a machine keeps is in directories.
+/// Disks and volumes. A sandbox keeps everything in directories; another machine does, too, while it runs from memory.
 fn volumes(node: &Arc<Node>) -> Result<(), FamilyError> {
     let (runtime, paths) = (&node.store.controllers, &node.host.paths);
     let (state, ephemeral) = (paths.state.clone(), paths.ephemeral.clone());
@@ -113,9 +117,9 @@ fn volumes(node: &Arc<Node>) -> Result<(), FamilyError> {
         return Ok(());
     }
     ichor_ctl_block::register(runtime, SystemBlock::new("/"), crate::udevd::is_here())?;
-    let directories = vec![("STATE", state, 0o700), ("EPHEMERAL", ephemeral, 0o755)];
-    runtime.register(VolumeConfigController::new(directories))?;
-    runtime.register(VolumeManagerController::new(SystemVolumes::new(Programs(node.services.port()))))?;
+    let programs = || Programs(node.services.port());
+    let (volumes, mounts) = (SystemVolumes::new(programs()), SystemMounts::new(programs()));
+    ichor_ctl_block::register_volumes(runtime, volumes, mounts, state, ephemeral)?;
     Ok(())
 }
 
@@ -128,10 +132,9 @@ fn shipping(node: &Arc<Node>) -> Result<(), FamilyError> {
     };
     runtime.register(KmsgLogDeliveryController::new(kernel, drain.clone()))?;
     runtime.register(LogDeliveryController::new(node.journal.logs.clone(), drain.clone()))?;
-    runtime.register(LogPersistenceController::new(
-        node.journal.logs.clone(),
-        node.host.paths.ephemeral.join("log"),
-    ))?;
+    let kept =
+        LogPersistenceController::new(node.journal.logs.clone(), node.host.paths.ephemeral.join("log"));
+    runtime.register(kept.on_volume(has_disks()))?;
     runtime.register(EventsSinkController::new(node.journal.events.clone(), drain.clone()))?;
     Ok(())
 }

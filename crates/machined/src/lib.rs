@@ -33,6 +33,7 @@ pub mod service_controller;
 pub mod services;
 pub mod sources;
 pub mod start;
+mod state_volume;
 pub mod supervisor;
 pub mod tasks;
 pub mod trust;

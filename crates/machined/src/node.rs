@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ichor_cosi::{Runtime, State, StateError, SystemClock};
-use ichor_ctl_config::{ConfigStore, StateDir};
+use ichor_ctl_config::ConfigStore;
 use ichor_ctl_runtime::{META_FILE, Meta};
 use ichor_observe::LogManager;
 use ichor_observe::ship::Drain;
@@ -22,6 +22,7 @@ use crate::meta;
 use crate::platform::Platform;
 use crate::sequencer::Sequencer;
 use crate::services::{Process, ProcessPort, ServiceManager};
+use crate::state_volume::StateVolume;
 use crate::tasks::{NodeTasks, VOLUMES};
 
 /// Directories of a node, so that tests can have their own.
@@ -176,7 +177,7 @@ impl NodeParts {
         let memory = self.paths.run.join("containers");
         services.with_images(Arc::new(Images::new(&self.paths.containerd, memory)));
         let sequencer = Sequencer::new(tasks.clone(), events.clone(), runtime.clone());
-        let disk = Arc::new(StateDir::new(&self.paths.state));
+        let disk = Arc::new(StateVolume::new(state.clone(), self.paths.state.clone()));
         let config = ConfigStore::new(state.clone(), disk, runtime.clone());
         let meta = Meta::new(state.clone(), self.paths.state.join(META_FILE), runtime);
         let host = Host {

@@ -8,6 +8,7 @@ mod kubernetes;
 mod power;
 mod services;
 mod storage;
+pub(crate) mod volumes;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -88,13 +89,18 @@ impl Tasks for NodeTasks {
                 let has_disks = crate::families::has_disks();
                 Box::pin(storage::reload_meta(state, store.meta.clone(), has_disks))
             }
-            Task::LoadConfig => Box::pin(config::load(state)),
+            Task::LoadConfig => Box::pin(config::load(state, crate::families::has_disks())),
             Task::MemorySizeCheck => {
                 config::check_memory(&state);
                 done()
             }
             Task::HaltIfInstalled => Box::pin(config::halt_if_installed()),
             Task::WriteUdevRules => Box::pin(config::write_udev_rules(manager, state)),
+            Task::MountEphemeralPartition => Box::pin(volumes::mount_ephemeral(state)),
+            Task::MountUserDisks => Box::pin(volumes::mount_user_disks(state)),
+            Task::UnmountPodMounts => Box::pin(volumes::unmount_below(paths.ephemeral)),
+            Task::UnmountSystemDiskBindMounts => Box::pin(volumes::unmount_binds(paths.ephemeral)),
+            Task::UnmountEphemeralPartition => Box::pin(volumes::unmount_ephemeral(state)),
             Task::WriteUserFiles => Box::pin(files::write_all(state)),
             Task::StartAllServices => {
                 let (node, program) = (Arc::clone(&node), self.program.clone());

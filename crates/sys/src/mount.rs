@@ -143,6 +143,18 @@ pub fn unmount(target: &Path) -> Result<(), MountError> {
         .map_err(|errno| MountError::new("unmount".to_owned(), target, errno))
 }
 
+/// Unmounts `target` although requests to its device may be under way.
+pub fn unmount_by_force(target: &Path) -> Result<(), MountError> {
+    rustix::mount::unmount(target, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW)
+        .map_err(|errno| MountError::new("unmount by force".to_owned(), target, errno))
+}
+
+/// Writes out what the filesystem at `target` has not written yet.
+pub fn sync(target: &Path) -> io::Result<()> {
+    let open = std::fs::File::open(target)?;
+    Ok(rustix::fs::syncfs(&open)?)
+}
+
 /// Makes `new_root`, a mount point, the root of this mount namespace and lets the old one go.
 pub fn enter_root(new_root: &Path) -> Result<(), MountError> {
     let fail = |errno| MountError::new("make a root of".to_owned(), new_root, errno);

@@ -196,14 +196,22 @@ fn find<'a>(config: &VolumeConfig, world: &World<'a>) -> Result<Option<&'a Disco
     if by_volume.is_empty() {
         return Err("volume locator is not set".to_owned());
     }
+    let mut selected = Vec::new();
     for (_, volume) in world.volumes {
         let node = if volume.parent_dev_path.is_empty() { &volume.dev_path } else { &volume.parent_dev_path };
         let disk = world.disks.iter().map(|(_, disk)| disk).find(|disk| disk.dev_path == *node);
         if matches_volume(by_volume, volume, disk).map_err(|error| error.to_string())? {
-            return Ok(Some(volume));
+            selected.push(volume);
         }
     }
-    Ok(None)
+    // Whoever selects among volumes of others means one; labels of our own are taken as they come.
+    let is_chosen =
+        config.provisioning.disk_selector.r#match.text.is_empty() && !config.mount.parent_id.is_empty();
+    if is_chosen && selected.len() > 1 {
+        let names: Vec<&str> = selected.iter().map(|volume| volume.dev_path.as_str()).collect();
+        return Err(format!("multiple volumes matched the selector: {}; narrow it to one", names.join(", ")));
+    }
+    Ok(selected.first().copied())
 }
 
 fn fill(status: &mut VolumeStatus, volume: &DiscoveredVolume) {

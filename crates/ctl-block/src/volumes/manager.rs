@@ -4,20 +4,22 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
-use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Typed, exclusive, strong, weak};
+use ichor_cosi::{Context, Controller, ControllerError, Input, Output, Typed, Wake, exclusive, strong, weak};
 use ichor_resource::Phase;
 use ichor_resource::block::{
     DiscoveredVolume, DiscoveryRefreshRequest, DiscoveryRefreshStatus, Disk, SystemDisk, VolumeConfig,
     VolumeLifecycle, VolumePhase, VolumeStatus,
 };
 use ichor_resource::runtime::DevicesStatus;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::decide::{Action, Decision, Outcome, World, conclude, decide, failed};
+use crate::mounts::MountFailures;
 use crate::system_disk::{META_LABEL, SYSTEM_DISK};
 
 /// The one id of the lifecycle of all volumes.
-const LIFECYCLE: &str = "volumes";
+pub(crate) const LIFECYCLE: &str = "volumes";
 /// The one id of request and status.
 const REFRESH: &str = "refresh";
 /// Before volumes that may do better are tried again.
@@ -45,12 +47,33 @@ pub struct ActionError {
 #[derive(Debug)]
 pub struct VolumeManagerController<P> {
     port: P,
+    failures: MountFailures,
+    /// Volumes that could not be mounted, and when that is tried again.
+    unmountable: BTreeMap<String, Instant>,
 }
 
 impl<P: VolumePort> VolumeManagerController<P> {
-    /// A controller that acts through this port.
-    pub fn new(port: P) -> Self {
-        Self { port }
+    /// A controller that acts through this port, and hears of mounts that failed.
+    pub fn new(port: P, failures: MountFailures) -> Self {
+        Self { port, failures, unmountable: BTreeMap::new() }
+    }
+
+    /// The status of a volume that could not be mounted: it stays failed for a while, and is then tried again.
+    fn unmountable(&mut self, ctx: &Context, id: &str, status: &VolumeStatus) -> Option<VolumeStatus> {
+        if let Some(reason) = self.failures.take(id)
+            && status.phase == VolumePhase::Ready
+        {
+            self.unmountable.insert(id.to_owned(), Instant::now() + RETRY);
+            ctx.requeue_after(RETRY);
+            return Some(failed(status.clone(), reason));
+        }
+        let left = self.unmountable.get(id)?.saturating_duration_since(Instant::now());
+        if left.is_zero() || status.phase != VolumePhase::Failed {
+            self.unmountable.remove(id);
+            return None;
+        }
+        ctx.requeue_after(left);
+        Some(status.clone())
     }
 
     /// One volume, as far as it gets now. True when an action failed that may go better later.
@@ -124,6 +147,15 @@ fn is_going<T: ichor_resource::TypedSpec>(resource: &Typed<T>) -> bool {
     resource.meta().phase() == Phase::TearingDown
 }
 
+/// The status to go on from. A volume that is to be something else than before starts over, unless it is in use.
+fn restarted(status: &Typed<VolumeStatus>, config: &VolumeConfig) -> VolumeStatus {
+    let is_another = status.r#type != config.r#type && status.phase != VolumePhase::Waiting;
+    match is_another && status.meta().finalizers().is_empty() {
+        true => VolumeStatus::default(),
+        false => status.spec().clone(),
+    }
+}
+
 /// The order in which volumes of one wave get their place: what does not grow first, then what is small.
 fn order(config: &VolumeConfig) -> (i64, bool, u64) {
     let spec = &config.provisioning.partition_spec;
@@ -159,6 +191,10 @@ impl<P: VolumePort> Controller for VolumeManagerController<P> {
         vec![exclusive::<VolumeStatus>(), exclusive::<DiscoveryRefreshRequest>()]
     }
 
+    fn start(&mut self, wake: Wake) {
+        self.failures.wake(wake);
+    }
+
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let statuses = ctx.list::<VolumeStatus>()?;
         match ctx.get::<VolumeLifecycle>(LIFECYCLE)? {
@@ -186,13 +222,18 @@ impl<P: VolumePort> Controller for VolumeManagerController<P> {
                 disks: &disks,
                 system_disk: system_disk.as_deref(),
             };
-            let known =
-                statuses.iter().find(|status| status.id() == config.id()).map(|status| status.spec().clone());
-            let (status, may_recover) =
-                self.advance(config.id(), config.spec(), known.unwrap_or_default(), &world).await;
-            if may_recover {
-                ctx.requeue_after(RETRY);
-            }
+            let known = statuses.iter().find(|status| status.id() == config.id());
+            let known = known.map(|status| restarted(status, config.spec())).unwrap_or_default();
+            let status = match self.unmountable(ctx, config.id(), &known) {
+                Some(status) => status,
+                None => {
+                    let (status, may_recover) = self.advance(config.id(), config.spec(), known, &world).await;
+                    if may_recover {
+                        ctx.requeue_after(RETRY);
+                    }
+                    status
+                }
+            };
             phases.insert(config.id().to_string(), status.phase);
             ctx.modify::<VolumeStatus>(config.id(), |stored| stored.clone_from(&status))?;
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ichor_block::device::{Device, Lock};
 use ichor_block::gpt::{GptError, NewPartition, Table, partition_name};
-use ichor_block::{Guid, probe, wipe};
+use ichor_block::{Guid, probe, swap, wipe};
 use ichor_resource::block::FilesystemType;
 use tracing::info;
 
@@ -24,7 +24,7 @@ const TOOL_MAX: Duration = Duration::from_secs(600);
 /// mkfs.xfs makes filesystems up to this size only when told to.
 const XFS_SMALL: u64 = 300 << 20;
 /// What every kernel of the last years can mount.
-const XFS_OPTIONS: &str = "options=/usr/share/xfsprogs/mkfs/lts_6.12.conf";
+const XFS_OPTIONS: &str = "/usr/share/xfsprogs/mkfs/lts_6.12.conf";
 
 /// Runs programs.
 pub trait ProgramPort: Send + Sync + 'static {
@@ -56,7 +56,15 @@ impl<R: ProgramPort> SystemVolumes<R> {
         label: &str,
         size: u64,
     ) -> Result<(), ActionError> {
-        let Some((program, args)) = format_command(device, filesystem, label, size) else {
+        if filesystem == FilesystemType::Swap {
+            let (device, label) = (device.to_owned(), label.to_owned());
+            let work = tokio::task::spawn_blocking(move || format_swap(&device, &label));
+            return work
+                .await
+                .map_err(|error| ActionError { reason: error.to_string(), is_retryable: true })?;
+        }
+        let options = Path::new(XFS_OPTIONS).exists().then_some(XFS_OPTIONS);
+        let Some((program, args)) = format_command(device, filesystem, label, size, options) else {
             return Err(ActionError {
                 reason: format!("no tool makes {filesystem} on {device}"),
                 is_retryable: false,
@@ -115,11 +123,17 @@ fn format_command(
     filesystem: FilesystemType,
     label: &str,
     size: u64,
+    xfs_options: Option<&str>,
 ) -> Option<(&'static str, Vec<String>)> {
     let mut args: Vec<&str> = Vec::new();
+    let xfs_options = xfs_options.map(|file| format!("options={file}"));
     let program = match filesystem {
         FilesystemType::Xfs => {
-            args.extend(["-n", "ftype=1", "-c", XFS_OPTIONS, "-f"]);
+            args.extend(["-n", "ftype=1"]);
+            if let Some(options) = &xfs_options {
+                args.extend(["-c", options]);
+            }
+            args.push("-f");
             if size <= XFS_SMALL {
                 args.push("--unsupported");
             }
@@ -133,8 +147,7 @@ fn format_command(
             args.extend(["-F", "32"]);
             "mkfs.vfat"
         }
-        FilesystemType::Swap => "mkswap",
-        FilesystemType::None | FilesystemType::Iso9660 => return None,
+        FilesystemType::None | FilesystemType::Iso9660 | FilesystemType::Swap => return None,
     };
     let flag = if filesystem == FilesystemType::Vfat { "-n" } else { "-L" };
     if !label.is_empty() {
@@ -142,6 +155,17 @@ fn format_command(
     }
     args.push(device);
     Some((program, args.into_iter().map(str::to_owned).collect()))
+}
+
+/// A device that is swapped to already was formatted by a manager before this one, and must not be touched.
+fn format_swap(device: &str, label: &str) -> Result<(), ActionError> {
+    match Device::open_unused(Path::new(device)) {
+        Ok(opened) => {
+            swap::format(&opened, label).map_err(|error| retryable("format as swap", device, &error))
+        }
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
+        Err(error) => Err(retryable("open", device, &error)),
+    }
 }
 
 /// Actions without programs. Blocks the thread.
@@ -258,7 +282,7 @@ mod tests {
     use super::*;
 
     fn command(filesystem: FilesystemType, label: &str, size: u64) -> String {
-        match format_command("/dev/sda2", filesystem, label, size) {
+        match format_command("/dev/sda2", filesystem, label, size, Some(XFS_OPTIONS)) {
             Some((program, args)) => format!("{program} {}", args.join(" ")),
             None => "none".to_owned(),
         }
@@ -273,7 +297,12 @@ mod tests {
         assert!(!command(FilesystemType::Xfs, "EPHEMERAL", 2 << 30).contains("--unsupported"));
         assert_eq!(command(FilesystemType::Ext4, "", 0), "mkfs.ext4 -F /dev/sda2");
         assert_eq!(command(FilesystemType::Vfat, "EFI", 0), "mkfs.vfat -F 32 -n EFI /dev/sda2");
-        assert_eq!(command(FilesystemType::Swap, "", 0), "mkswap /dev/sda2");
+        let plain = format_command("/dev/sda2", FilesystemType::Xfs, "", 1 << 30, None).unwrap();
+        assert_eq!(
+            plain.1,
+            ["-n", "ftype=1", "-f", "/dev/sda2"],
+            "an image may not have the file of options"
+        );
         assert_eq!(command(FilesystemType::None, "", 0), "none");
     }
 }

@@ -101,6 +101,14 @@ impl<P: AcquirePort> AcquireController<P> {
                 self.port.maintenance_began();
                 self.stage = Stage::Maintenance(None);
             }
+            Stage::Search(Source::State) if self.store.available().is_err() => {
+                // There may be a configuration on it. The machine is reached by the maintenance API, where people see what
+                // is wrong; a configuration that is handed in there is refused like any other that cannot be kept.
+                if let Err(error) = self.store.available() {
+                    self.port.failed(&chain(&error));
+                }
+                self.stage = Stage::Search(Source::Maintenance);
+            }
             Stage::Search(source) => {
                 let source = *source;
                 let found = self.search(source).await?;
@@ -135,6 +143,17 @@ impl<P: AcquirePort> AcquireController<P> {
         }
         Ok(true)
     }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
 }
 
 impl<P: AcquirePort> Controller for AcquireController<P> {
@@ -183,7 +202,7 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::disk::{ConfigDisk, StateDir};
+    use crate::disk::{ConfigDisk, DiskError, StateDir};
 
     /// Sources by name; a text with `kind:` alone counts as partial, `bad` is refused.
     #[derive(Clone, Default)]
@@ -341,6 +360,45 @@ mod tests {
         bench.port.0.lock().unwrap().sources = vec![(Source::Embedded, "good")];
         bench.harness.reconcile().await.unwrap();
         assert_eq!(bench.active(), "good");
+    }
+
+    struct BrokenDisk;
+
+    impl ConfigDisk for BrokenDisk {
+        fn available(&self) -> Result<(), DiskError> {
+            let source = std::io::Error::other("does not mount");
+            Err(DiskError { action: "read", path: "config.yaml".into(), source })
+        }
+
+        fn load(&self) -> Result<Option<Vec<u8>>, DiskError> {
+            self.available().map(|()| None)
+        }
+
+        fn save(&self, _yaml: &[u8]) -> Result<(), DiskError> {
+            self.available()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_machine_whose_disk_cannot_be_used_waits_and_takes_nothing_over_it() {
+        let (state, _clock) = ichor_testkit::state();
+        let store = ConfigStore::new(state.clone(), Arc::new(BrokenDisk), Handle::current());
+        let port = Fake::default();
+        port.0.lock().unwrap().sources = vec![(Source::Platform, "from platform")];
+        let mut harness = Harness::new(&state, AcquireController::new(port.clone(), store)).unwrap();
+        state.create("runtime", ID, AcquireConfigSpec {}, "").unwrap();
+        harness.reconcile().await.unwrap();
+        assert!(state.find::<MaintenanceServiceRequest>("runtime", MAINTENANCE).is_some());
+        assert!(state.find::<MachineConfig>("config", MachineConfig::ACTIVE).is_none());
+        let told = port.0.lock().unwrap().story.clone();
+        assert_eq!(told[0], "failed: persist the configuration: read config.yaml: does not mount");
+        state
+            .modify::<MachineConfig>("config", MachineConfig::MAINTENANCE, "test", |spec| {
+                *spec = MachineConfig::new("whole");
+            })
+            .unwrap();
+        harness.reconcile().await.unwrap_err();
+        assert!(state.find::<MachineConfig>("config", MachineConfig::ACTIVE).is_none());
     }
 
     #[tokio::test]

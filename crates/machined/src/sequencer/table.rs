@@ -129,6 +129,10 @@ pub enum Task {
     MemorySizeCheck,
     /// Gives the device manager the rules of the configuration.
     WriteUdevRules,
+    /// Mounts the volume of workloads.
+    MountEphemeralPartition,
+    /// Waits for the additional disks of the configuration.
+    MountUserDisks,
     /// Writes the files of the configuration.
     WriteUserFiles,
     /// Starts the services of a configured machine and waits for all.
@@ -147,6 +151,12 @@ pub enum Task {
     LeaveEtcd,
     /// Tells everyone that the reset is about to happen.
     SendResetSignal,
+    /// Unmounts what pods left.
+    UnmountPodMounts,
+    /// Unmounts what shows a part of the volume of workloads elsewhere.
+    UnmountSystemDiskBindMounts,
+    /// Lets the volume of workloads go.
+    UnmountEphemeralPartition,
     /// Lets the volumes go: nothing is written after this.
     TeardownLifecycle,
     /// Ends all services for good.
@@ -173,6 +183,8 @@ impl Task {
             Self::LoadConfig => "loadConfig",
             Self::MemorySizeCheck => "memorySizeCheck",
             Self::WriteUdevRules => "writeUdevRules",
+            Self::MountEphemeralPartition => "mountEphemeralPartition",
+            Self::MountUserDisks => "mountUserDisks",
             Self::WriteUserFiles => "writeUserFiles",
             Self::StartAllServices => "startAllServices",
             Self::StoreShutdown => "storeShutdown",
@@ -182,6 +194,9 @@ impl Task {
             Self::RemoveAllPods => "removeAllPods",
             Self::LeaveEtcd => "leaveEtcd",
             Self::SendResetSignal => "sendResetSignal",
+            Self::UnmountPodMounts => "unmountPodMounts",
+            Self::UnmountSystemDiskBindMounts => "unmountSystemDiskBindMounts",
+            Self::UnmountEphemeralPartition => "unmountEphemeralPartition",
             Self::TeardownLifecycle => "teardownLifecycle",
             Self::StopAllServices => "stopAllServices",
             Self::ResetSystemDisk => "resetSystemDisk",
@@ -205,10 +220,16 @@ impl Task {
             // three for the pods.
             Self::CordonAndDrainNode => MINUTE * 7,
             Self::StopAllPods | Self::RemoveAllPods => MINUTE * 5,
-            Self::StartMachined | Self::TeardownLifecycle => MINUTE * 5,
+            // A disk is formatted first, and one that is broken is repaired.
+            Self::MountEphemeralPartition => MINUTE * 30,
+            Self::StartMachined | Self::TeardownLifecycle | Self::ReloadMeta | Self::MountUserDisks => {
+                MINUTE * 5
+            }
             Self::StopServicesForUpgrade | Self::StopAllServices => MINUTE * 2,
             Self::EnforceKspp | Self::WriteUdevRules | Self::WriteUserFiles => MINUTE * 2,
-            Self::ReloadMeta
+            Self::UnmountPodMounts
+            | Self::UnmountSystemDiskBindMounts
+            | Self::UnmountEphemeralPartition
             | Self::MemorySizeCheck
             | Self::StoreShutdown
             | Self::SendResetSignal
@@ -256,8 +277,10 @@ const INITIALIZE: &[Phase] = &[
 
 const BOOT: &[Phase] = &[
     phase("memorySizeCheck", &[Task::MemorySizeCheck]),
+    only("ephemeral", &[Task::MountEphemeralPartition], Check::OwnsKernel),
     // A rule or a file that is wrong must not keep a machine from its cluster.
     Phase { forgiving: true, ..only("udevSetup", &[Task::WriteUdevRules], Check::HasUdevd) },
+    Phase { forgiving: true, ..only("userDisks", &[Task::MountUserDisks], Check::OwnsKernel) },
     forgiving("userSetup", &[Task::WriteUserFiles]),
     phase("startEverything", &[Task::StartAllServices]),
 ];
@@ -273,11 +296,13 @@ const DRAIN: Phase = Phase {
 const STOP_PODS: Phase = forgiving("cleanup", &[Task::StopAllPods]);
 const REMOVE_PODS: Phase = forgiving("cleanup", &[Task::RemoveAllPods]);
 
-/// Shared by everything that ends a machine. Filesystems are let go by init, last of all; the phase of that name is there
-/// for clients that take it for the moment from which the machine is about to be gone.
+/// Shared by everything that ends a machine. What is still mounted at the end is unmounted by init, last of all.
 const STOP_ALL: &[Phase] = &[
     forgiving("stopServices", &[Task::StopServicesForUpgrade]),
-    forgiving("unmountSystem", &[]),
+    Phase { forgiving: true, ..only("umount", &[Task::UnmountPodMounts], Check::OwnsKernel) },
+    Phase { forgiving: true, ..only("unmountBind", &[Task::UnmountSystemDiskBindMounts], Check::OwnsKernel) },
+    // Clients take this one for the moment from which the machine is about to be gone.
+    forgiving("unmountSystem", &[Task::UnmountEphemeralPartition]),
     forgiving("volumeFinalize", &[Task::TeardownLifecycle]),
     forgiving("stopEverything", &[Task::StopAllServices]),
 ];

@@ -12,7 +12,7 @@ use ichor_resource::v1alpha1::{AcquireConfigSpec, AcquireConfigStatus};
 use ichor_sys::memory::MemInfo;
 use ichor_types::{Cmdline, MachineType as Role};
 
-use super::failed;
+use super::{failed, volumes};
 use crate::sequencer::{Task, TaskError};
 use crate::services::ServiceManager;
 use crate::udevd;
@@ -27,7 +27,10 @@ pub(super) fn role(state: &State) -> Role {
 }
 
 /// Requests a configuration and waits until there is one.
-pub(super) async fn load(state: State) -> Result<(), TaskError> {
+pub(super) async fn load(state: State, has_disks: bool) -> Result<(), TaskError> {
+    if has_disks {
+        volumes::settle_state(&state).await;
+    }
     state.modify::<AcquireConfigSpec>("runtime", CONFIG, "", |_| {}).map_err(failed)?;
     let found = state.wait_for::<AcquireConfigStatus>("runtime", CONFIG, |_| true).await;
     match state.destroy::<AcquireConfigSpec>("runtime", CONFIG, "") {

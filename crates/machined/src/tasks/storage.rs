@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use ichor_block::meta::Place;
 use ichor_cosi::{State, StateError, Typed};
-use ichor_ctl_block::META_LABEL;
+use ichor_ctl_block::{META_HOLDER, META_LABEL};
 use ichor_ctl_runtime::meta::STATE_ENCRYPTION;
 use ichor_ctl_runtime::{Meta, MetaError};
 use ichor_resource::block::{VolumeLifecycle, VolumePhase, VolumeStatus};
 use tracing::warn;
 
-use super::failed;
+use super::{failed, volumes};
 use crate::node::Paths;
 use crate::sequencer::TaskError;
 
@@ -19,7 +19,7 @@ use crate::sequencer::TaskError;
 pub(crate) const VOLUMES: &str = "volumes";
 
 /// How long the disks are waited for; a disk that spins up takes a while, one that is broken takes for ever.
-const DISKS_MAX: Duration = Duration::from_secs(45);
+const DISKS_MAX: Duration = Duration::from_secs(240);
 
 /// Finds the partition of META where the machine may have one, and reads META.
 pub(super) async fn reload_meta(state: State, meta: Meta, has_disks: bool) -> Result<(), TaskError> {
@@ -40,7 +40,12 @@ async fn meta_partition(state: &State) -> Result<Option<Place>, TaskError> {
     let is_decided =
         |found: &Typed<VolumeStatus>| matches!(found.phase, VolumePhase::Ready | VolumePhase::Missing);
     let volume = state.wait_for::<VolumeStatus>("runtime", META_LABEL, is_decided).await.map_err(failed)?;
-    Ok((volume.phase == VolumePhase::Ready).then(|| Place::Partition {
+    if volume.phase != VolumePhase::Ready {
+        return Ok(None);
+    }
+    // From here on the disk is this machine's: STATE and EPHEMERAL are on it, too.
+    state.add_finalizer::<VolumeStatus>("runtime", META_LABEL, META_HOLDER).map_err(failed)?;
+    Ok(Some(Place::Partition {
         partition: volume.mount_location.clone().into(),
         disk: volume.parent_location.clone().into(),
     }))
@@ -84,7 +89,10 @@ async fn keep_meta(meta: &Meta, cleared: &[String]) -> Result<(), TaskError> {
 }
 
 /// Tears the lifecycle of the volumes down and waits for its finalizers: nothing is written after this.
+///
+/// A configuration that has no STATE yet, because the machine was just installed, gets there first.
 pub(super) async fn teardown_lifecycle(state: State) -> Result<(), TaskError> {
+    volumes::persist(&state).await;
     let ready = match state.teardown::<VolumeLifecycle>("runtime", VOLUMES, "") {
         Ok(ready) => ready,
         Err(StateError::NotFound(_)) => return Ok(()),

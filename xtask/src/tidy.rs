@@ -51,6 +51,7 @@ const LAYERS: &[(u8, &[&str])] = &[
     (
         4,
         &[
+            "installer",
             "machined",
             "apid",
             "trustd",

@@ -103,6 +103,24 @@ pub fn merge<T: AsRef<str>>(cmdline: &mut Cmdline, extra: &[T]) {
     }
 }
 
+/// The command line of an installed system, from that of a kernel image: without what is only for media, and with what ends
+/// a trial that hangs.
+pub fn for_disk(image: &Cmdline) -> Cmdline {
+    const MEDIA_META: &str = "INSTALLER_META_BASE64=";
+    let mut cmdline = image.clone();
+    cmdline.remove("talos.halt_if_installed");
+    for value in image.all("talos.environment").iter().filter(|value| value.starts_with(MEDIA_META)) {
+        cmdline.remove_value("talos.environment", value);
+    }
+    for argument in RECOVERY {
+        let (key, value) = argument.split_once('=').unwrap_or((argument, ""));
+        if cmdline.all(key).is_empty() {
+            cmdline.append(key, value);
+        }
+    }
+    cmdline
+}
+
 /// What an upgrade passes on of the running command line, as extra arguments in front of those of the configuration.
 pub fn passed_on(running: &Cmdline, extra: &[String]) -> Vec<String> {
     let mut kept: Vec<String> = PASSED_ON
@@ -200,6 +218,19 @@ mod tests {
             ),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_is_for_media_does_not_get_to_the_disk() {
+        let media = Cmdline::parse(
+            "talos.platform=metal console=ttyS0 talos.halt_if_installed=1 panic=0 talos.environment=INSTALLER_META_BASE64=eA== \
+             talos.environment=A=b",
+        );
+        assert_eq!(
+            for_disk(&media).to_string(),
+            "talos.platform=metal console=ttyS0 panic=0 talos.environment=A=b softlockup_panic=1 watchdog_thresh=30"
+        );
+        assert_eq!(for_disk(&for_disk(&media)), for_disk(&media));
     }
 
     #[test]

@@ -17,6 +17,27 @@ use crate::{Arch, Content, Error, Meta, cmdline, fat, grub, os_release, uki};
 const META_LOADER: u8 = 0x11;
 /// The label by which a machine knows our installer.
 pub const INSTALLER_LABEL: &str = "dev.ichor.installer";
+/// What the installer needs, below [`artefacts`], in its container image and on media alike.
+pub mod part {
+    /// The unified kernel image.
+    pub const UKI: &str = "vmlinuz.efi";
+    /// systemd-boot.
+    pub const SD_BOOT: &str = "systemd-boot.efi";
+    /// The systemd stub, for a kernel image with another command line.
+    pub const STUB: &str = "systemd-stub.efi";
+    /// GRUB's first sector.
+    pub const GRUB_BOOT: &str = "grub-boot.img";
+    /// GRUB's core for a BIOS.
+    pub const GRUB_CORE: &str = "grub-core.img";
+    /// GRUB for UEFI: machines that the original installed with GRUB keep it.
+    pub const GRUB_EFI: &str = "grub.efi";
+}
+
+/// Where the parts of the installer are, from the root of an image.
+pub fn artefacts(arch: Arch) -> String {
+    format!("usr/install/{arch}")
+}
+
 /// Spare room on the EFI filesystem of media.
 const MEDIA_SPARE: u64 = 10 << 20;
 
@@ -227,19 +248,47 @@ impl Parts {
             // GRUB's core looks for this file to know the volume it was started from.
             files.insert("boot/grub/ichor.id".to_owned(), Content::bytes(self.tag().into_bytes()));
         }
+        // What the installer needs, so that a machine installs itself without a pull. The two large ones are there once.
+        let at = |name: &str| format!("{}/{name}", artefacts(self.arch));
+        let loader = format!("EFI/boot/{}", self.arch.removable_loader());
+        for (name, path, len) in [
+            (part::UKI, self.uki_path(), self.uki(Use::Iso)?.len()),
+            (part::SD_BOOT, loader, self.sd_boot.len()),
+        ] {
+            let start = efi.places.get(&path).copied().unwrap_or_default();
+            efi_parts.insert(at(name), (start, len));
+        }
+        files.extend(self.installer_parts(code).into_iter().map(|(name, content)| (at(name), content)));
         let bios = code.map(|code| code.media.clone());
         Iso { volume_id: volume_id(&self.tag()), files, bios, efi: Some(efi.content), efi_parts }.build()
     }
 
-    /// The installer as a container image; `program` is the node's own.
-    pub fn installer(&self, reference: &str, program: Content) -> Result<Image, Error> {
+    /// The small parts of the installer: the stub, and GRUB's code where there is one.
+    fn installer_parts(&self, code: Option<&GrubCode>) -> Vec<(&'static str, Content)> {
+        let mut parts = vec![(part::STUB, Content::bytes(self.stub.clone()))];
+        if let Some(code) = code {
+            parts.push((part::GRUB_BOOT, Content::bytes(code.disk.boot.clone())));
+            parts.push((part::GRUB_CORE, Content::bytes(code.disk.core.clone())));
+            parts.push((part::GRUB_EFI, code.efi.clone()));
+        }
+        parts
+    }
+
+    /// The installer as a container image; `program` is the node's own. Without GRUB's code it installs machines with
+    /// UEFI only.
+    pub fn installer(
+        &self,
+        reference: &str,
+        program: Content,
+        code: Option<&GrubCode>,
+    ) -> Result<Image, Error> {
         let file = |mode, content| LayerFile { mode, content };
-        let artefacts = format!("usr/install/{}", self.arch);
-        let files = BTreeMap::from([
-            ("bin/installer".to_owned(), file(0o755, program)),
-            (format!("{artefacts}/systemd-boot.efi"), file(0o644, self.sd_boot.clone())),
-            (format!("{artefacts}/vmlinuz.efi"), file(0o644, self.uki(Use::Disk)?)),
-        ]);
+        let mut parts = self.installer_parts(code);
+        parts.push((part::SD_BOOT, self.sd_boot.clone()));
+        parts.push((part::UKI, self.uki(Use::Disk)?));
+        let mut files = BTreeMap::from([("bin/installer".to_owned(), file(0o755, program))]);
+        let at = |name: &str| format!("{}/{name}", artefacts(self.arch));
+        files.extend(parts.into_iter().map(|(name, content)| (at(name), file(0o644, content))));
         let labels = [(INSTALLER_LABEL, self.tag()), ("org.opencontainers.image.version", self.tag())];
         Ok(Image {
             arch: self.arch,

@@ -25,8 +25,14 @@ pub fn for_platform(platform: &str, arch: Arch, iso: bool) -> Result<Cmdline, Er
         let reason = format!("no image is made for it; there are {}", PLATFORMS.join(" and "));
         return Err(Error::bad(format!("platform {platform:?}"), reason));
     }
-    let composition =
-        Composition { platform, architecture: &arch.to_string(), is_iso: iso, ..Composition::default() };
+    let composition = Composition {
+        platform,
+        architecture: &arch.to_string(),
+        is_iso: iso,
+        // Media stay where they are for somebody to read what went wrong.
+        recovers: !iso,
+        ..Composition::default()
+    };
     Ok(composition.compose())
 }
 
@@ -73,7 +79,8 @@ mod tests {
         assert_eq!(
             cmdline.to_string(),
             "talos.platform=metal console=tty0 init_on_alloc=1 slab_nomerge pti=on consoleblank=0 \
-             nvme_core.io_timeout=4294967295 printk.devkmsg=on selinux=1 module.sig_enforce=1"
+             nvme_core.io_timeout=4294967295 printk.devkmsg=on selinux=1 module.sig_enforce=1 panic=10 \
+             softlockup_panic=1 watchdog_thresh=30"
         );
         let iso = for_platform("metal", Arch::Amd64, true).unwrap().to_string();
         assert!(

@@ -10,6 +10,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ichor_boot::grub::{self, EnvBlock, GrubConfig, GrubError};
 use ichor_boot::plan::disk::{GrubFiles, Loader, SdBootFiles};
@@ -48,6 +49,38 @@ pub trait Outside {
     fn wipe(&mut self, label: &str) -> io::Result<()>;
 }
 
+/// Opens the bytes of a part of a new system.
+type OpenSource = Arc<dyn Fn() -> io::Result<Box<dyn Read>> + Send + Sync>;
+
+/// A part of a new system: a file, or anything else that can be read twice, to write it and to compare.
+#[derive(Clone)]
+pub struct AssetSource {
+    len: u64,
+    open: OpenSource,
+}
+
+impl AssetSource {
+    /// These many bytes, read from the beginning each time.
+    pub fn new(len: u64, open: impl Fn() -> io::Result<Box<dyn Read>> + Send + Sync + 'static) -> Self {
+        Self { len, open: Arc::new(open) }
+    }
+
+    /// A whole file.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn file(path: &Path) -> io::Result<Self> {
+        let (path, len) = (path.to_owned(), fs::metadata(path)?.len());
+        Ok(Self::new(len, move || Ok(Box::new(File::open(&path)?))))
+    }
+}
+
+impl std::fmt::Debug for AssetSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AssetSource").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
 /// Where things are. A volume that is not mounted is none.
 #[derive(Debug, Clone, Default)]
 pub struct BootPaths {
@@ -58,7 +91,7 @@ pub struct BootPaths {
     /// Where efivarfs is mounted; none on a machine without UEFI.
     pub variables: Option<PathBuf>,
     /// The parts of the new system.
-    pub assets: BTreeMap<Asset, PathBuf>,
+    pub assets: BTreeMap<Asset, AssetSource>,
 }
 
 /// Why a step could not be done.
@@ -118,9 +151,8 @@ impl<O: Outside> BootPort<O> {
         Ok(self.paths.root(volume)?.join(path))
     }
 
-    fn asset(&self, asset: Asset) -> Result<&Path, BootError> {
-        let path = self.paths.assets.get(&asset).ok_or_else(|| BootError::Missing(format!("{asset:?}")))?;
-        Ok(path)
+    fn asset(&self, asset: Asset) -> Result<&AssetSource, BootError> {
+        self.paths.assets.get(&asset).ok_or_else(|| BootError::Missing(format!("{asset:?}")))
     }
 
     fn write(&self, path: &Path, content: &Content) -> Result<(), BootError> {
@@ -138,8 +170,11 @@ impl<O: Outside> BootPort<O> {
             Content::Bytes(bytes) => file.write_all(bytes).map_err(at(path))?,
             Content::Asset(asset) => {
                 let source = self.asset(*asset)?;
-                let mut source = File::open(source).map_err(at(source))?;
-                io::copy(&mut source, &mut file).map_err(at(path))?;
+                let mut reader = (source.open)().map_err(at(path))?;
+                let copied = io::copy(&mut reader, &mut file).map_err(at(path))?;
+                if copied != source.len {
+                    return Err(at(path)(io::ErrorKind::UnexpectedEof.into()));
+                }
             }
         }
         file.sync_all().map_err(at(path))
@@ -311,13 +346,13 @@ fn delete(path: &Path) -> io::Result<()> {
 }
 
 /// Whether two files hold the same; the first is read from the disk and not from memory.
-fn same(path: &Path, source: &Path) -> io::Result<bool> {
+fn same(path: &Path, source: &AssetSource) -> io::Result<bool> {
     let file = File::open(path)?;
-    if file.metadata()?.len() != fs::metadata(source)?.len() {
+    if file.metadata()?.len() != source.len {
         return Ok(false);
     }
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
-    let (mut file, mut source) = (BufReader::new(file), BufReader::new(File::open(source)?));
+    let (mut file, mut source) = (BufReader::new(file), BufReader::new((source.open)()?));
     let (mut one, mut other) = (vec![0; 64 << 10], vec![0; 64 << 10]);
     loop {
         let len = file.read(&mut one)?;

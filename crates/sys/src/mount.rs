@@ -97,6 +97,12 @@ pub fn remount_bind(target: &Path, flags: MountFlags) -> Result<(), MountError> 
         .map_err(|errno| MountError::new("remount".to_owned(), target, errno))
 }
 
+/// Changes the flags of the filesystem at `target`, and of this mount of it.
+pub fn remount(target: &Path, flags: MountFlags) -> Result<(), MountError> {
+    rustix::mount::mount_remount(target, flags, c"")
+        .map_err(|errno| MountError::new("remount".to_owned(), target, errno))
+}
+
 /// Binds `source` on `target`, read-only.
 pub fn bind_read_only(source: &Path, target: &Path) -> Result<(), MountError> {
     bind(source, target, false)?;

@@ -13,7 +13,7 @@ use ichor_boot::plan::{Asset, Step, execute};
 use ichor_boot::record::{Record, SLOTS_KEY};
 use ichor_boot::sdboot::variable::Variable;
 use ichor_boot::slots::{BootId, BootPath, Next, Start};
-use ichor_sys::boot_port::{BootPaths, BootPort, Outside};
+use ichor_sys::boot_port::{AssetSource, BootPaths, BootPort, Outside};
 use ichor_sys::mount::{self, Propagation};
 use ichor_sys::namespace::{self, Namespaces};
 
@@ -95,13 +95,13 @@ fn system(tag: &str) -> NewSystem {
     NewSystem { name: "Talos".into(), tag: tag.into(), cmdline: "talos.platform=metal".into() }
 }
 
-fn assets(folder: &Path, tag: &str) -> BTreeMap<Asset, PathBuf> {
+fn assets(folder: &Path, tag: &str) -> BTreeMap<Asset, AssetSource> {
     [Asset::Uki, Asset::Kernel, Asset::Initramfs, Asset::Loader]
         .into_iter()
         .map(|asset| {
             let path = folder.join(format!("{asset:?}-{tag}"));
             fs::write(&path, format!("{asset:?} {tag} ").repeat(100_000)).unwrap();
-            (asset, path)
+            (asset, AssetSource::file(&path).unwrap())
         })
         .collect()
 }

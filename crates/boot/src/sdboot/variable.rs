@@ -19,6 +19,8 @@ pub enum Variable {
     EntryOneShot,
     /// The entry that was started.
     EntrySelected,
+    /// The GUID of the partition that the boot loader was started from.
+    DevicePartUuid,
     /// How long the menu waits.
     ConfigTimeout,
     /// An entry of the firmware.
@@ -32,6 +34,7 @@ impl Variable {
             Self::EntryDefault => format!("LoaderEntryDefault-{LOADER_VENDOR}"),
             Self::EntryOneShot => format!("LoaderEntryOneShot-{LOADER_VENDOR}"),
             Self::EntrySelected => format!("LoaderEntrySelected-{LOADER_VENDOR}"),
+            Self::DevicePartUuid => format!("LoaderDevicePartUUID-{LOADER_VENDOR}"),
             Self::ConfigTimeout => format!("LoaderConfigTimeout-{LOADER_VENDOR}"),
             Self::Boot(number) => format!("Boot{number:04X}-{GLOBAL_VENDOR}"),
         }

@@ -161,7 +161,8 @@ fn run(call: &Call) -> Result<(), Failure> {
             let name = format!("ichor/installer:v{VERSION}");
             let name = call.some_text("image-name").map_or(name, str::to_owned);
             let program = inputs.file("init", "ichor")?;
-            let image = inputs.parts(&scratch)?.installer(&name, program).plain()?;
+            let grub = if inputs.arch == Arch::Amd64 { Some(inputs.grub()?) } else { None };
+            let image = inputs.parts(&scratch)?.installer(&name, program, grub.as_ref()).plain()?;
             layout(&image, &output, &scratch)?;
         }
     }

@@ -7,7 +7,7 @@ use ichor_image::Content;
 use ichor_image::oci::archive_layout;
 use serde_json::Value;
 
-use crate::{parts, run};
+use crate::{grub_code, parts, run};
 
 fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
@@ -27,7 +27,9 @@ fn blob(dir: &Path, descriptor: &Value) -> std::path::PathBuf {
 fn the_installer_has_its_marker_and_its_files() {
     let dir = tempfile::tempdir().unwrap();
     let layout = dir.path().join("layout");
-    let image = parts().installer("example.org/installer:v1", Content::bytes(*b"program")).unwrap();
+    let image = parts()
+        .installer("example.org/installer:v1", Content::bytes(*b"program"), Some(&grub_code()))
+        .unwrap();
     image.write_layout(&layout).unwrap();
     assert_eq!(json(&layout.join("oci-layout"))["imageLayoutVersion"], "1.0.0");
     let index = json(&layout.join("index.json"));
@@ -39,7 +41,14 @@ fn the_installer_has_its_marker_and_its_files() {
 
     let layer = blob(&layout, &manifest["layers"][0]);
     let listed = run("tar", &["--zstd", "-tvf", layer.to_str().unwrap()]);
-    for part in ["usr/install/amd64/systemd-boot.efi", "usr/install/amd64/vmlinuz.efi", "-rwxr-xr-x 0/0"] {
+    for part in [
+        "usr/install/amd64/systemd-boot.efi",
+        "usr/install/amd64/vmlinuz.efi",
+        "usr/install/amd64/systemd-stub.efi",
+        "usr/install/amd64/grub-boot.img",
+        "usr/install/amd64/grub-core.img",
+        "-rwxr-xr-x 0/0",
+    ] {
         assert!(listed.contains(part), "{part} in {listed}");
     }
     let plain = dir.path().join("plain");

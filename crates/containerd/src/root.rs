@@ -1,6 +1,6 @@
 //! Roots for the node's own containers: an image unpacked, and a place of its own to write on top.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 use tonic::{Code, Status};
@@ -77,6 +77,8 @@ pub struct ImageRoot {
     pub command: Vec<String>,
     /// The environment that the image brings.
     pub env: Vec<String>,
+    /// Labels of the image.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl Client {
@@ -147,7 +149,11 @@ impl Client {
         };
         let mut command = texts("Entrypoint");
         command.extend(texts("Cmd"));
-        Ok(ImageRoot { base, options, command, env: texts("Env") })
+        let labels = config.get("config").and_then(|config| config.get("Labels")).and_then(Value::as_object);
+        let labels = labels.into_iter().flatten();
+        let labels =
+            labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
+        Ok(ImageRoot { base, options, command, env: texts("Env"), labels })
     }
 }
 

@@ -114,6 +114,8 @@ struct Shared {
     /// Where the disk is waited for: the runtime of whoever made this, and no caller's.
     runtime: Handle,
     values: Mutex<Values>,
+    /// Held while META is written, here or by somebody it was lent to.
+    writing: tokio::sync::Mutex<()>,
     /// Whether what is on disk was read or written, and is good.
     intact: AtomicBool,
     /// Whether what was read is damaged.
@@ -126,7 +128,8 @@ impl Meta {
     pub fn new(state: State, path: impl Into<PathBuf>, runtime: Handle) -> Self {
         let (intact, damaged) = (AtomicBool::new(false), AtomicBool::new(false));
         let (place, values) = (Mutex::new(Place::File(path.into())), Mutex::default());
-        Self { shared: Arc::new(Shared { place, state, runtime, values, intact, damaged }) }
+        let writing = tokio::sync::Mutex::default();
+        Self { shared: Arc::new(Shared { place, state, runtime, values, writing, intact, damaged }) }
     }
 
     /// Keeps META at another place from now on. Nothing is read or written yet; [`Meta::load`] reads what is there.
@@ -241,7 +244,40 @@ impl Meta {
         .await
     }
 
+    /// Lets somebody else change META on disk while `work` runs: nothing is written from here meanwhile, and afterwards
+    /// what is on disk counts.
+    ///
+    /// # Errors
+    /// When META cannot be read afterwards.
+    pub async fn lend<T>(&self, work: impl Future<Output = T>) -> Result<T, MetaError> {
+        let _held = self.shared.writing.lock().await;
+        let done = work.await;
+        self.on_thread(|shared, values| {
+            let read = shared.read()?;
+            for key in values.keys().filter(|key| read.get(*key).is_none()) {
+                shared.hide(key)?;
+            }
+            *values = read;
+            for key in values.keys() {
+                if let Some(value) = values.get(key) {
+                    shared.show(key, value)?;
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(done)
+    }
+
     async fn blocking(
+        &self,
+        work: impl FnOnce(&Shared, &mut Values) -> Result<(), MetaError> + Send + 'static,
+    ) -> Result<(), MetaError> {
+        let _held = self.shared.writing.lock().await;
+        self.on_thread(work).await
+    }
+
+    async fn on_thread(
         &self,
         work: impl FnOnce(&Shared, &mut Values) -> Result<(), MetaError> + Send + 'static,
     ) -> Result<(), MetaError> {
@@ -360,6 +396,40 @@ mod tests {
         again.load().await.unwrap();
         assert_eq!(again.get(0x0a).as_deref(), Some(&b"hello"[..]));
         assert_eq!(state.list::<MetaKey>("runtime").len(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_somebody_else_wrote_meanwhile_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(META_FILE);
+        let (state, _) = ichor_testkit::state();
+        let meta = Meta::new(state.clone(), &path, Handle::current());
+        meta.set(0x0a, b"old".to_vec()).await.unwrap();
+        meta.set(0x0c, b"gone soon".to_vec()).await.unwrap();
+        let place = Place::File(path);
+        let setting = {
+            let meta = meta.clone();
+            async move { meta.set(0x0f, b"from here".to_vec()).await }
+        };
+        let mut waiting = None;
+        meta.lend(async {
+            // A value that is set meanwhile waits until the other one is done, and does not undo what it did.
+            waiting = Some(tokio::spawn(setting));
+            tokio::task::yield_now().await;
+            let tags = Tags::from([(0x0a, b"new".to_vec()), (0xe0, b"slots 1".to_vec())]);
+            format::write(&place, &tags, &Tags::new()).unwrap().unwrap();
+        })
+        .await
+        .unwrap();
+        waiting.unwrap().await.unwrap().unwrap();
+        let Content::Values { tags, .. } = format::read(&place).unwrap().content else { panic!() };
+        let text = |key: u8| tags.get(&key).map(|value| String::from_utf8_lossy(value).into_owned());
+        assert_eq!(text(0x0a).as_deref(), Some("new"));
+        assert_eq!(text(0xe0).as_deref(), Some("slots 1"));
+        assert_eq!(text(0x0f).as_deref(), Some("from here"));
+        assert_eq!(text(0x0c), None);
+        assert!(state.get::<MetaKey>("runtime", "0x0c").is_err());
+        assert_eq!(state.get::<MetaKey>("runtime", "0xe0").unwrap().value, "slots 1");
     }
 
     #[tokio::test]

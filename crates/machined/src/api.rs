@@ -25,5 +25,6 @@ pub mod server;
 pub mod sockets;
 pub mod storage;
 pub mod streams;
+mod upgrade_safety;
 pub mod walk;
 pub mod why;

@@ -63,6 +63,8 @@ impl Memory {
             options: text(options)?,
             command: texts(command)?,
             env: texts(env)?,
+            // Looked at before an image is used for the first time, never again.
+            labels: std::collections::BTreeMap::new(),
         })
     }
 }
@@ -97,7 +99,7 @@ impl ImagePort for Images {
 }
 
 /// The process with what the image says of it.
-fn complete(spec: ContainerSpec, image: ImageRoot) -> Result<ProcessSpec, String> {
+pub(crate) fn complete(spec: ContainerSpec, image: ImageRoot) -> Result<ProcessSpec, String> {
     let mut process = spec.process;
     if process.path.is_empty() {
         process.path =
@@ -140,6 +142,7 @@ mod tests {
             options: "lowerdir=1/fs".into(),
             command: vec!["/run-me".into(), "--by=default".into()],
             env: vec!["PATH=/image".into(), "LEVEL=low".into()],
+            labels: std::collections::BTreeMap::new(),
         }
     }
 

@@ -17,11 +17,13 @@ use crate::audit::Audit;
 use crate::etcd::Member;
 use crate::events::Events;
 use crate::images::Images;
+use crate::installer::Installer;
 use crate::kubelet::Kubelet;
 use crate::meta;
 use crate::platform::Platform;
 use crate::sequencer::Sequencer;
 use crate::services::{Process, ProcessPort, ServiceManager};
+use crate::slots::BootSlots;
 use crate::state_volume::StateVolume;
 use crate::tasks::{NodeTasks, VOLUMES};
 
@@ -135,6 +137,8 @@ pub struct Node {
     pub etcd: Member,
     /// Its kubelet.
     pub kubelet: Kubelet,
+    /// What it starts from.
+    pub slots: BootSlots,
 }
 
 /// What a node is put together from.
@@ -179,7 +183,9 @@ impl NodeParts {
         let sequencer = Sequencer::new(tasks.clone(), events.clone(), runtime.clone());
         let disk = Arc::new(StateVolume::new(state.clone(), self.paths.state.clone()));
         let config = ConfigStore::new(state.clone(), disk, runtime.clone());
-        let meta = Meta::new(state.clone(), self.paths.state.join(META_FILE), runtime);
+        let meta = Meta::new(state.clone(), self.paths.state.join(META_FILE), runtime.clone());
+        let installer = Installer::new(services.port(), &self.paths.run, &self.paths.containerd);
+        let slots = BootSlots::new(installer, meta.clone(), state.clone(), runtime);
         let host = Host {
             platform: self.platform,
             cmdline: self.cmdline,
@@ -198,6 +204,7 @@ impl NodeParts {
             },
             store: Store { controllers: Runtime::new(state.clone()), state, config, meta },
             services,
+            slots,
             host,
         });
         tasks.attach(&node);

@@ -257,13 +257,19 @@ impl Machine {
 
 /// Initialize, install, the gateway, boot. What goes wrong is told by events.
 async fn boot(node: &Arc<Node>, program: &str) {
-    for request in [Request::Initialize, Request::Install] {
-        if let Err(error) = node.power.sequencer.run(request, false, "").await {
-            if matches!(error, SequenceError::Canceled { .. }) {
-                info!("the start was taken over by another sequence");
-            }
-            return;
+    let run = async |request| {
+        let done = node.power.sequencer.run(request, false, "").await;
+        if matches!(done, Err(SequenceError::Canceled { .. })) {
+            info!("the start was taken over by another sequence");
         }
+        done.is_ok()
+    };
+    if !run(Request::Initialize).await {
+        return;
+    }
+    let needed = crate::tasks::install::is_needed(node).await;
+    if !run(Request::Install { needed }).await {
+        return;
     }
     let state = &node.store.state;
     node.services.load(crate::environment::with(daemons::apid(program, state), &node.host, state));

@@ -3,9 +3,11 @@
 
 mod config;
 mod files;
+pub(crate) mod install;
 mod kspp;
 mod kubernetes;
 mod power;
+pub(crate) mod reset;
 mod services;
 mod storage;
 pub(crate) mod volumes;
@@ -87,7 +89,14 @@ impl Tasks for NodeTasks {
             }
             Task::ReloadMeta => {
                 let has_disks = crate::families::has_disks();
-                Box::pin(storage::reload_meta(state, store.meta.clone(), has_disks))
+                let (node, meta) = (Arc::clone(&node), store.meta.clone());
+                Box::pin(async move {
+                    storage::reload_meta(state, meta, has_disks).await?;
+                    if has_disks {
+                        install::after_meta(&node).await;
+                    }
+                    Ok(())
+                })
             }
             Task::LoadConfig => Box::pin(config::load(state, crate::families::has_disks())),
             Task::MemorySizeCheck => {
@@ -120,12 +129,33 @@ impl Tasks for NodeTasks {
             Task::LeaveEtcd => Box::pin(kubernetes::leave_etcd(node.etcd.clone())),
             Task::TeardownLifecycle => Box::pin(storage::teardown_lifecycle(state)),
             Task::StopAllServices => Box::pin(services::stop_all(manager)),
-            Task::ResetSystemDisk => Box::pin(storage::reset_all(paths, store.meta.clone())),
-            Task::ResetSystemDiskSpec => {
-                let (meta, request) = (store.meta.clone(), context.request);
+            Task::Install => {
+                let node = Arc::clone(&node);
+                Box::pin(async move { install::install(&node).await })
+            }
+            Task::ReloadInstalledMeta => Box::pin(install::reload_meta(state, store.meta.clone())),
+            Task::FlushMeta => {
+                let meta = store.meta.clone();
+                Box::pin(async move { meta.flush().await.map_err(failed) })
+            }
+            Task::Upgrade => {
+                let (node, request) = (Arc::clone(&node), context.request);
                 Box::pin(async move {
-                    let Request::Reset(reset) = &request else { return Ok(()) };
-                    storage::reset_named(paths, meta, &reset.partitions).await
+                    let (Request::Upgrade(upgrade) | Request::MaintenanceUpgrade(upgrade)) = &request else {
+                        return Ok(());
+                    };
+                    install::upgrade(&node, upgrade).await
+                })
+            }
+            Task::ResetSystemDisk | Task::ResetSystemDiskSpec | Task::ResetUserDisks => {
+                let (node, request) = (Arc::clone(&node), context.request);
+                Box::pin(async move {
+                    let Request::Reset(wanted) = &request else { return Ok(()) };
+                    match task {
+                        Task::ResetSystemDisk => reset::system_disk(&node).await,
+                        Task::ResetSystemDiskSpec => reset::partitions(&node, &wanted.partitions).await,
+                        _ => reset::user_disks(&node, &wanted.user_disks).await,
+                    }
                 })
             }
             Task::Reboot => end(RebootCommand::Restart),

@@ -1,20 +1,24 @@
 //! Reboot, shutdown, reset: started in the background, followed by events.
 
-use tonic::{Response, Status};
+use std::path::Path;
 
-use ichor_cosi::State;
-use ichor_resource::block::{Disk, SystemDisk};
+use tonic::{Response, Status};
+use tracing::info;
+
+use ichor_ctl_runtime::MetaError;
+use ichor_resource::block::Disk;
 use ichor_wire::machine;
 use ichor_wire::machine::reset_request::WipeMode;
 
-use crate::node::Power;
+use super::machine::ApiMode;
+use super::upgrade_safety;
+use crate::node::{Node, Power};
 use crate::sequencer::Request;
-use crate::sequencer::table::ResetRequest;
+use crate::sequencer::table::{ResetRequest, UpgradeRequest};
+use crate::tasks::install;
+use crate::tasks::reset::labels_on;
 
-/// Id of the one system disk.
-const SYSTEM_DISK: &str = "system-disk";
-
-/// System volumes a node without disks can clear.
+/// System volumes that can be cleared wherever they are.
 const CLEARABLE: [&str; 2] = ["STATE", "EPHEMERAL"];
 
 fn require_owned(power: &Power) -> Result<(), Status> {
@@ -59,42 +63,117 @@ pub fn shutdown(
     Ok(Response::new(machine::ShutdownResponse { messages: vec![message] }))
 }
 
-/// Goes back to the version before. There is none without an installation.
-pub fn rollback(power: &Power, state: &State) -> Result<Response<machine::RollbackResponse>, Status> {
-    require_owned(power)?;
-    match state.find::<SystemDisk>("runtime", SYSTEM_DISK) {
-        None => Err(Status::failed_precondition("system disk not found")),
-        Some(_) => Err(Status::unimplemented("rollbacks come with installation, which is not there yet")),
+/// Has the earlier system started, and reboots.
+pub async fn rollback(node: &Node) -> Result<Response<machine::RollbackResponse>, Status> {
+    require_owned(&node.power)?;
+    if node.slots.disk().is_none() {
+        return Err(Status::failed_precondition("system disk not found"));
     }
+    let started = node.slots.rollback().await.map_err(Status::failed_precondition)?;
+    info!("rollback: the machine reboots into {started}");
+    node.power.sequencer.start(Request::Reboot { force: false }, true, "");
+    Ok(Response::new(machine::RollbackResponse { messages: vec![machine::Rollback { metadata: None }] }))
 }
 
-/// Installs another version.
-pub fn upgrade(
-    power: &Power,
-    state: &State,
+/// Has an installer of another version checked, then starts the upgrade.
+pub async fn upgrade(
+    node: &Node,
+    mode: ApiMode,
     request: &machine::UpgradeRequest,
 ) -> Result<Response<machine::UpgradeResponse>, Status> {
-    require_owned(power)?;
+    require_owned(&node.power)?;
     let image = &request.image;
     if ichor_containerd::reference::normalize(image).is_none() {
         return Err(Status::invalid_argument(format!(
             "error validating installer image {image:?}: invalid reference format"
         )));
     }
-    match state.find::<SystemDisk>("runtime", SYSTEM_DISK) {
-        None => {
-            Err(Status::failed_precondition("system disk not found; this node runs without an installation"))
-        }
-        Some(_) => Err(Status::unimplemented("upgrades come with installation, which is not there yet")),
+    if node.slots.disk().is_none() {
+        return Err(Status::failed_precondition(
+            "system disk not found; this node runs without an installation",
+        ));
     }
+    if mode == ApiMode::Maintenance && (request.preserve || request.stage || request.force) {
+        return Err(Status::unimplemented(
+            "upgrade --preserve, --stage, and --force are not supported in maintenance mode",
+        ));
+    }
+    install::prepare(node, image, request.force).await.map_err(Status::failed_precondition)?;
+    if mode == ApiMode::Configured && !request.force {
+        upgrade_safety::check(node).await?;
+    }
+    let wanted = UpgradeRequest { image: image.clone(), force: request.force };
+    let sequence = match (mode, request.stage) {
+        (ApiMode::Maintenance, _) => Request::MaintenanceUpgrade(wanted),
+        (ApiMode::Configured, false) => Request::Upgrade(wanted),
+        (ApiMode::Configured, true) => {
+            let meta = &node.store.meta;
+            let full = |error: MetaError| Status::internal(format!("stage the upgrade: {error}"));
+            meta.set(install::STAGED_IMAGE, image.clone().into_bytes()).await.map_err(full)?;
+            let options = install::staged_options(request.force);
+            meta.set(install::STAGED_OPTIONS, options).await.map_err(full)?;
+            Request::StageUpgrade
+        }
+    };
+    let actor_id = actor_id();
+    node.power.sequencer.start(sequence, false, &actor_id);
+    let ack = "Upgrade request received".to_owned();
+    let message = machine::Upgrade { metadata: None, ack, actor_id };
+    Ok(Response::new(machine::UpgradeResponse { messages: vec![message] }))
 }
 
-/// Starts the reset sequence, as far as this node can: its volumes are directories.
+/// Starts the reset sequence.
 pub fn reset(
-    power: &Power,
-    state: &State,
+    node: &Node,
+    mode: ApiMode,
     request: machine::ResetRequest,
 ) -> Result<Response<machine::ResetResponse>, Status> {
+    let state = &node.store.state;
+    let disk = node.slots.disk();
+    let wipe = request.mode();
+    check_reset(&request, &state.list::<Disk>("runtime"), disk.as_deref())?;
+    let partitions: Vec<String> = request
+        .system_partitions_to_wipe
+        .iter()
+        .filter(|spec| spec.wipe)
+        .map(|spec| spec.label.clone())
+        .collect();
+    if mode == ApiMode::Maintenance && !request.system_partitions_to_wipe.is_empty() {
+        return Err(Status::failed_precondition(
+            "reset of system partitions is not supported in maintenance mode",
+        ));
+    }
+    let known = disk.as_deref().map(|disk| labels_on(node, disk)).unwrap_or_default();
+    if let Some(label) =
+        partitions.iter().find(|label| !CLEARABLE.contains(&label.as_str()) && !known.contains(*label))
+    {
+        let there: Vec<&str> = known.iter().map(String::as_str).chain(CLEARABLE).collect();
+        return Err(Status::unknown(format!(
+            "reset system partition failed: volume with label {label:?} not found; there are {}",
+            there.join(", ")
+        )));
+    }
+    let actor_id = actor_id();
+    let request = ResetRequest {
+        // There is nothing to say goodbye to before there is a configuration.
+        graceful: request.graceful && mode == ApiMode::Configured,
+        reboot: request.reboot,
+        mode: wipe,
+        partitions,
+        user_disks: request.user_disks_to_wipe,
+    };
+    // A machine in maintenance mode is still in its first sequence.
+    node.power.sequencer.start(Request::Reset(request), mode == ApiMode::Maintenance, &actor_id);
+    let message = machine::Reset { metadata: None, actor_id };
+    Ok(Response::new(machine::ResetResponse { messages: vec![message] }))
+}
+
+/// Refuses a reset that contradicts itself, or names a disk that must not be wiped.
+fn check_reset<D: std::ops::Deref<Target = Disk>>(
+    request: &machine::ResetRequest,
+    disks: &[D],
+    system_disk: Option<&Path>,
+) -> Result<(), Status> {
     let mode = request.mode();
     let conflict = |mode: &str, parameter: &str| {
         Err(Status::unknown(format!(
@@ -107,37 +186,57 @@ pub fn reset(
     if !request.system_partitions_to_wipe.is_empty() && mode == WipeMode::UserDisks {
         return conflict("USER_DISKS", "SystemPartitionsToWipe");
     }
-    if let Some(device) = request
-        .user_disks_to_wipe
-        .iter()
-        .find(|device| !state.list::<Disk>("runtime").iter().any(|disk| disk.dev_path == **device))
-    {
-        return Err(Status::unknown(format!("reset user disk failed: device {device} wasn't found")));
+    for device in &request.user_disks_to_wipe {
+        let refused =
+            |reason: &str| Err(Status::unknown(format!("reset user disk failed: device {device} {reason}")));
+        let Some(disk) = disks.iter().find(|disk| disk.dev_path == *device) else {
+            return refused("wasn't found");
+        };
+        if disk.readonly {
+            return refused("is readonly");
+        }
+        if system_disk == Some(Path::new(device)) {
+            return refused("is a system disk");
+        }
     }
-    if !request.user_disks_to_wipe.is_empty() || mode == WipeMode::UserDisks {
-        return Err(Status::unimplemented("wiping user disks is not supported yet"));
-    }
-    let partitions: Vec<String> = request
-        .system_partitions_to_wipe
-        .iter()
-        .filter(|spec| spec.wipe)
-        .map(|spec| spec.label.clone())
-        .collect();
-    if let Some(label) = partitions.iter().find(|label| !CLEARABLE.contains(&label.as_str())) {
-        return Err(Status::unimplemented(format!(
-            "this node has no partition {label:?} to wipe; it can clear STATE and EPHEMERAL"
-        )));
-    }
-    let actor_id = actor_id();
-    let request = ResetRequest { graceful: request.graceful, reboot: request.reboot, mode, partitions };
-    power.sequencer.start(Request::Reset(request), false, &actor_id);
-    let message = machine::Reset { metadata: None, actor_id };
-    Ok(Response::new(machine::ResetResponse { messages: vec![message] }))
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn disks_that_must_not_be_wiped_are_refused() {
+        let disk =
+            |path: &str, readonly| Box::new(Disk { dev_path: path.to_owned(), readonly, ..Disk::default() });
+        let disks = [disk("/dev/vda", false), disk("/dev/vdb", false), disk("/dev/vdc", true)];
+        let told = |mode: WipeMode, user: &[&str], labels: &[&str]| {
+            let request = machine::ResetRequest {
+                mode: mode.into(),
+                user_disks_to_wipe: user.iter().map(|path| (*path).to_owned()).collect(),
+                system_partitions_to_wipe: labels
+                    .iter()
+                    .map(|label| machine::ResetPartitionSpec { label: (*label).to_owned(), wipe: true })
+                    .collect(),
+                ..machine::ResetRequest::default()
+            };
+            let checked = check_reset(&request, &disks, Some(Path::new("/dev/vda")));
+            checked.err().map(|status| status.message().to_owned()).unwrap_or_default()
+        };
+        assert_eq!(told(WipeMode::All, &["/dev/vdb"], &["STATE"]), "");
+        assert_eq!(told(WipeMode::UserDisks, &["/dev/vdb"], &[]), "");
+        for (mode, user, labels, expected) in [
+            (WipeMode::SystemDisk, &["/dev/vdb"][..], &[][..], "UserDisksToWipe parameter"),
+            (WipeMode::UserDisks, &[], &["STATE"], "SystemPartitionsToWipe parameter"),
+            (WipeMode::All, &["/dev/vdx"], &[], "wasn't found"),
+            (WipeMode::All, &["/dev/vdc"], &[], "is readonly"),
+            (WipeMode::All, &["/dev/vda"], &[], "is a system disk"),
+        ] {
+            let text = told(mode, user, labels);
+            assert!(text.ends_with(expected), "{text}");
+        }
+    }
 
     #[test]
     fn actor_ids_are_uuids_and_differ() {

@@ -181,7 +181,7 @@ impl MachineService for Api {
         &self,
         request: Request<machine::ResetRequest>,
     ) -> Result<Response<machine::ResetResponse>, Status> {
-        lifecycle::reset(&self.node.power, &self.node.store.state, request.into_inner())
+        lifecycle::reset(&self.node, self.mode, request.into_inner())
     }
 
     async fn apply_configuration(
@@ -432,7 +432,7 @@ impl MachineService for Api {
         request: Request<machine::RollbackRequest>,
     ) -> Result<Response<machine::RollbackResponse>, Status> {
         let _ = request;
-        lifecycle::rollback(&self.node.power, &self.node.store.state)
+        lifecycle::rollback(&self.node).await
     }
 
     async fn stats(
@@ -446,7 +446,7 @@ impl MachineService for Api {
         &self,
         request: Request<machine::UpgradeRequest>,
     ) -> Result<Response<machine::UpgradeResponse>, Status> {
-        lifecycle::upgrade(&self.node.power, &self.node.store.state, &request.into_inner())
+        lifecycle::upgrade(&self.node, self.mode, &request.into_inner()).await
     }
 
     async fn netstat(

@@ -58,6 +58,17 @@ pub struct ResetRequest {
     pub mode: WipeMode,
     /// Only these system partitions; empty is all.
     pub partitions: Vec<String>,
+    /// Other disks that are wiped as a whole.
+    pub user_disks: Vec<String>,
+}
+
+/// An installer that is to write the slot that is not in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpgradeRequest {
+    /// Its image.
+    pub image: String,
+    /// Whatever it is.
+    pub force: bool,
 }
 
 /// A sequence and what was asked of it.
@@ -65,8 +76,17 @@ pub struct ResetRequest {
 pub enum Request {
     /// Early services and the configuration.
     Initialize,
-    /// Puts the system on disk; there are no disks yet, so it is empty.
-    Install,
+    /// Puts the system on disk, unless it is there already and no upgrade was staged.
+    Install {
+        /// Whether there is anything to do.
+        needed: bool,
+    },
+    /// Puts a new system on disk.
+    Upgrade(UpgradeRequest),
+    /// Ends the machine so that the staged upgrade is found at its next start.
+    StageUpgrade,
+    /// Puts a new system on disk before there is a configuration.
+    MaintenanceUpgrade(UpgradeRequest),
     /// Starts the configured machine.
     Boot,
     /// Starts the machine again; `force` skips everything on the way.
@@ -88,7 +108,10 @@ impl Request {
     pub fn sequence(&self) -> Sequence {
         match self {
             Self::Initialize => Sequence::Initialize,
-            Self::Install => Sequence::Install,
+            Self::Install { .. } => Sequence::Install,
+            Self::Upgrade(_) => Sequence::Upgrade,
+            Self::StageUpgrade => Sequence::StageUpgrade,
+            Self::MaintenanceUpgrade(_) => Sequence::MaintenanceUpgrade,
             Self::Boot => Sequence::Boot,
             Self::Reboot { .. } => Sequence::Reboot,
             Self::Shutdown { .. } => Sequence::Shutdown,
@@ -161,10 +184,20 @@ pub enum Task {
     TeardownLifecycle,
     /// Ends all services for good.
     StopAllServices,
+    /// Puts the system on disk.
+    Install,
+    /// Reads META of the disk that was just installed.
+    ReloadInstalledMeta,
+    /// Writes META.
+    FlushMeta,
+    /// Writes the slot that is not in use.
+    Upgrade,
     /// Clears the system volumes.
     ResetSystemDisk,
     /// Clears the named system volumes.
     ResetSystemDiskSpec,
+    /// Wipes other disks.
+    ResetUserDisks,
     /// Restarts the machine.
     Reboot,
     /// Powers the machine off.
@@ -199,8 +232,13 @@ impl Task {
             Self::UnmountEphemeralPartition => "unmountEphemeralPartition",
             Self::TeardownLifecycle => "teardownLifecycle",
             Self::StopAllServices => "stopAllServices",
+            Self::Install => "install",
+            Self::ReloadInstalledMeta => "reloadMeta",
+            Self::FlushMeta => "flushMeta",
+            Self::Upgrade => "upgrade",
             Self::ResetSystemDisk => "resetSystemDisk",
             Self::ResetSystemDiskSpec => "resetSystemDiskSpec",
+            Self::ResetUserDisks => "resetUserDisks",
             Self::Reboot => "reboot",
             Self::Shutdown => "shutdown",
         }
@@ -225,6 +263,9 @@ impl Task {
             Self::StartMachined | Self::TeardownLifecycle | Self::ReloadMeta | Self::MountUserDisks => {
                 MINUTE * 5
             }
+            // An image is pulled, written to a slow disk and read back.
+            Self::Install | Self::Upgrade => MINUTE * 30,
+            Self::ResetSystemDisk | Self::ResetSystemDiskSpec | Self::ResetUserDisks => MINUTE * 10,
             Self::StopServicesForUpgrade | Self::StopAllServices => MINUTE * 2,
             Self::EnforceKspp | Self::WriteUdevRules | Self::WriteUserFiles => MINUTE * 2,
             Self::UnmountPodMounts
@@ -233,8 +274,8 @@ impl Task {
             | Self::MemorySizeCheck
             | Self::StoreShutdown
             | Self::SendResetSignal
-            | Self::ResetSystemDisk
-            | Self::ResetSystemDiskSpec
+            | Self::ReloadInstalledMeta
+            | Self::FlushMeta
             | Self::Reboot
             | Self::Shutdown => MINUTE,
         }
@@ -307,12 +348,41 @@ const STOP_ALL: &[Phase] = &[
     forgiving("stopEverything", &[Task::StopAllServices]),
 ];
 
+/// After the first installation, the machine starts from its disk. The configuration gets there while volumes are let go.
+const INSTALL: &[Phase] = &[
+    phase("install", &[Task::Install]),
+    forgiving("meta", &[Task::ReloadInstalledMeta]),
+    forgiving("saveMeta", &[Task::FlushMeta]),
+    forgiving("volumeFinalize", &[Task::TeardownLifecycle]),
+    forgiving("stopEverything", &[Task::StopAllServices]),
+    phase("reboot", &[Task::Reboot]),
+];
+
+/// The new system is written while the container runtime, which holds its image, still runs. Until the boot loader has started
+/// it once and it was healthy, the old one stays the default.
+const WRITE_SLOT: Phase = phase("upgrade", &[Task::Upgrade]);
+
 /// The phases of a request, in order.
 pub fn plan(request: &Request) -> Vec<Phase> {
     let mut phases = Vec::new();
     match request {
         Request::Initialize => phases.extend(INITIALIZE),
-        Request::Install => {}
+        Request::Install { needed } => phases.extend(INSTALL.iter().filter(|_| *needed)),
+        Request::Upgrade(_) => {
+            phases.extend([DRAIN, STOP_PODS, WRITE_SLOT]);
+            phases.extend(STOP_ALL);
+            phases.push(phase("reboot", &[Task::Reboot]));
+        }
+        Request::StageUpgrade => {
+            phases.push(STOP_PODS);
+            phases.extend(STOP_ALL);
+            phases.push(phase("reboot", &[Task::Reboot]));
+        }
+        Request::MaintenanceUpgrade(_) => phases.extend([
+            WRITE_SLOT,
+            forgiving("stopEverything", &[Task::StopAllServices]),
+            phase("reboot", &[Task::Reboot]),
+        ]),
         Request::Boot => phases.extend(BOOT),
         Request::Reboot { force } => {
             if !force {
@@ -345,6 +415,9 @@ pub fn plan(request: &Request) -> Vec<Phase> {
                     true => phase("reset", &[Task::ResetSystemDisk]),
                     false => phase("resetSpec", &[Task::ResetSystemDiskSpec]),
                 });
+            }
+            if reset.mode != WipeMode::SystemDisk && !reset.user_disks.is_empty() {
+                phases.push(phase("resetUserDisks", &[Task::ResetUserDisks]));
             }
             phases.push(match reset.reboot {
                 true => phase("reboot", &[Task::Reboot]),

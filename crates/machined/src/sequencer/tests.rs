@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use expect_test::{Expect, expect};
 use ichor_wire::machine::reset_request::WipeMode;
 
-use super::table::ResetRequest;
+use super::table::{ResetRequest, UpgradeRequest};
 use super::*;
 use crate::events::{Payload, Tail};
 
@@ -76,7 +76,37 @@ fn check_plan(request: &Request, expect: Expect) {
 
 fn reset(reboot: bool, mode: WipeMode, partitions: &[&str]) -> Request {
     let partitions = partitions.iter().map(|label| (*label).to_owned()).collect();
-    Request::Reset(ResetRequest { graceful: true, reboot, mode, partitions })
+    Request::Reset(ResetRequest { graceful: true, reboot, mode, partitions, user_disks: Vec::new() })
+}
+
+fn names(request: &Request) -> Vec<&'static str> {
+    plan(request).iter().map(|phase| phase.name).collect()
+}
+
+#[test]
+fn a_system_is_written_before_anything_it_needs_is_stopped() {
+    let upgrade = || UpgradeRequest { image: "a:1".to_owned(), force: false };
+    assert!(names(&Request::Install { needed: false }).is_empty());
+    let install = names(&Request::Install { needed: true });
+    assert_eq!(install[..3], ["install", "meta", "saveMeta"]);
+    assert_eq!(install.last(), Some(&"reboot"));
+    let steps = names(&Request::Upgrade(upgrade()));
+    assert_eq!(steps[..4], ["drain", "cleanup", "upgrade", "stopServices"]);
+    assert_eq!(steps.last(), Some(&"reboot"));
+    assert_eq!(names(&Request::MaintenanceUpgrade(upgrade())), ["upgrade", "stopEverything", "reboot"]);
+    assert!(!names(&Request::StageUpgrade).contains(&"upgrade"), "at the next start");
+}
+
+#[test]
+fn other_disks_are_wiped_when_they_are_named_and_meant() {
+    let phases = |mode| {
+        let Request::Reset(request) = reset(true, mode, &[]) else { panic!() };
+        names(&Request::Reset(ResetRequest { user_disks: vec!["/dev/vdb".to_owned()], ..request }))
+    };
+    let wiped = |mode| phases(mode).contains(&"resetUserDisks");
+    assert!(wiped(WipeMode::All) && wiped(WipeMode::UserDisks) && !wiped(WipeMode::SystemDisk));
+    let only = phases(WipeMode::UserDisks);
+    assert!(!only.contains(&"reset") && !only.contains(&"resetSpec"), "{only:?}");
 }
 
 #[test]

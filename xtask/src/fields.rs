@@ -143,6 +143,7 @@ fn section() -> String {
             When::Enabled => "`enabled: true`".to_owned(),
             When::False => "`false`".to_owned(),
             When::Installed => "set, on machines with disks to install on".to_owned(),
+            When::Contained => "set, in a container".to_owned(),
             When::OtherThan(known) => format!("other than {}", known.join(", ")),
         };
         let path = if rule.path.is_empty() { "all of it".to_owned() } else { format!("`{}`", rule.path) };

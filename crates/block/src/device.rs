@@ -96,6 +96,13 @@ impl Device {
         Ok(FileSource::new(&self.file, self.size()?))
     }
 
+    /// Has the kernel read it anew. A disk and its partitions are cached apart: what was written to a partition is not in
+    /// what the kernel remembers of the disk.
+    pub fn forget_cached(&self) {
+        // Best effort: the worst is an old view, which the next look corrects.
+        let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
+    }
+
     /// How many bytes it has.
     ///
     /// # Errors

@@ -31,6 +31,8 @@ pub enum When {
     Enabled,
     /// It is set, on a machine that the system is to be installed on.
     Installed,
+    /// It is set, in a container, which has no disks of its own.
+    Contained,
     /// Its list has an item that is none of these.
     OtherThan(&'static [&'static str]),
 }
@@ -52,8 +54,8 @@ const fn rule(kind: &'static str, path: &'static str, when: When, reason: &'stat
     Rule { kind, path, when, reason }
 }
 
-const NO_DISKS: &str = "disks are not partitioned, formatted or mounted yet";
-const NO_ENCRYPTION: &str = "volumes are not encrypted yet";
+const NO_DISKS: &str = "a container has no disks: nothing is partitioned, formatted or mounted";
+const NO_ENCRYPTION: &str = "volumes are not encrypted yet; one that is to be is not made";
 const NO_INSTALL: &str = "the node does not install itself to a disk yet; it runs from the image it booted";
 const NO_BOND: &str = "bonds are not created yet; the members stay single links";
 const NO_WIREGUARD: &str = "WireGuard links are not created yet";
@@ -67,14 +69,8 @@ const MOUNT_OPTIONS: &[&str] = &["bind", "rbind", "ro", "rw", "shared", "rshared
 /// Every ignored field of every document.
 pub static RULES: &[Rule] = &[
     rule(ROOT_KIND, "debug", When::True, "service logs are not copied to the console; use `logs -f`"),
-    rule(ROOT_KIND, "machine.disks", When::Set, NO_DISKS),
+    rule(ROOT_KIND, "machine.disks", When::Contained, NO_DISKS),
     rule(ROOT_KIND, "machine.features.apidCheckExtKeyUsage", When::False, "the check cannot be turned off"),
-    rule(
-        ROOT_KIND,
-        "machine.features.diskQuotaSupport",
-        When::Installed,
-        "volumes have no project quotas yet; the kubelet measures usage by walking directories",
-    ),
     rule(ROOT_KIND, "machine.features.rbac", When::False, "authorization by role cannot be turned off"),
     rule(ROOT_KIND, "machine.install", When::Installed, NO_INSTALL),
     rule(ROOT_KIND, "machine.kubelet.extraMounts[].gidMappings", When::Set, NO_ID_MAPPING),
@@ -92,17 +88,21 @@ pub static RULES: &[Rule] = &[
     rule(ROOT_KIND, "machine.network.kubespan", When::Enabled, NO_KUBESPAN),
     rule(ROOT_KIND, "machine.systemDiskEncryption", When::Set, NO_ENCRYPTION),
     rule("BondConfig", "", When::Set, NO_BOND),
-    rule("ExistingVolumeConfig", "", When::Set, NO_DISKS),
+    rule("ExistingVolumeConfig", "", When::Contained, NO_DISKS),
     rule("ExtensionServiceConfig", "", When::Set, "extension services are not started yet"),
     rule("HCloudVIPConfig", "", When::Set, NO_VIP),
     rule("KubeSpanEndpointsConfig", "", When::Set, NO_KUBESPAN),
     rule("Layer2VIPConfig", "", When::Set, NO_VIP),
     rule("OOMConfig", "", When::Set, "no handler ends processes when memory runs out; the kernel's does"),
-    rule("RawVolumeConfig", "", When::Set, NO_DISKS),
+    rule("RawVolumeConfig", "", When::Contained, NO_DISKS),
+    rule("RawVolumeConfig", "encryption", When::Set, NO_ENCRYPTION),
     rule("SideroLinkConfig", "", When::Set, "the SideroLink tunnel is not established yet"),
-    rule("SwapVolumeConfig", "", When::Set, NO_DISKS),
-    rule("UserVolumeConfig", "", When::Set, NO_DISKS),
-    rule("VolumeConfig", "", When::Set, NO_DISKS),
+    rule("SwapVolumeConfig", "", When::Contained, NO_DISKS),
+    rule("SwapVolumeConfig", "encryption", When::Set, NO_ENCRYPTION),
+    rule("UserVolumeConfig", "", When::Contained, NO_DISKS),
+    rule("UserVolumeConfig", "encryption", When::Set, NO_ENCRYPTION),
+    rule("VolumeConfig", "", When::Contained, NO_DISKS),
+    rule("VolumeConfig", "encryption", When::Set, NO_ENCRYPTION),
     rule("WireguardConfig", "", When::Set, NO_WIREGUARD),
 ];
 
@@ -242,6 +242,7 @@ fn is_used(when: When, node: &Node, mode: Mode) -> bool {
         When::False => node.as_str() == Some("false"),
         When::Enabled => node.get("enabled").and_then(Node::as_str) == Some("true"),
         When::Installed => mode.requires_install && node.as_str() != Some("false"),
+        When::Contained => mode.in_container,
         When::OtherThan(known) => {
             let items = node.as_seq().unwrap_or_default().iter();
             items.filter_map(Node::as_str).any(|item| !known.contains(&item))

@@ -56,6 +56,9 @@ impl BlockPort for SystemBlock {
         if !device.try_lock(Lock::Shared)? {
             return Err(ProbeError::Locked);
         }
+        if is_disk {
+            device.forget_cached();
+        }
         let (size, sector_size, io_size) = (device.size()?, device.sector_size(), device.io_size());
         if size == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the device has no size").into());

@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ichor_ctl_block::SystemBlock;
 use ichor_ctl_block::mounts::SystemMounts;
 use ichor_ctl_block::volumes::SystemVolumes;
+use ichor_ctl_block::{META_LABEL, SystemBlock};
 use ichor_ctl_k8s::kubelet_service::KubeletServiceController;
 use ichor_ctl_runtime::{
     DirectoryVolumeController, HostFiles, KmsgLogDeliveryController, LogDeliveryController,
     LogPersistenceController, Moment, Stages, StatusSink,
 };
+use ichor_resource::block::{VolumePhase, VolumeStatus};
 use ichor_resource::runtime::MachineStatus;
 use ichor_sys::credentials::Capabilities;
 use ichor_wire::machine;
@@ -120,7 +121,23 @@ fn volumes(node: &Arc<Node>) -> Result<(), FamilyError> {
     let programs = || Programs(node.services.port());
     let (volumes, mounts) = (SystemVolumes::new(programs()), SystemMounts::new(programs()));
     ichor_ctl_block::register_volumes(runtime, volumes, mounts, state, ephemeral)?;
+    tokio::spawn(load_filesystem(node.store.state.clone()));
     Ok(())
+}
+
+/// Loads the filesystem of the system's volumes once it is known that there are any: it takes a while, in which the device
+/// manager is still at work.
+async fn load_filesystem(state: ichor_cosi::State) {
+    let is_found = |meta: &ichor_cosi::Typed<VolumeStatus>| meta.phase == VolumePhase::Ready;
+    if state.wait_for::<VolumeStatus>("runtime", META_LABEL, is_found).await.is_ok() {
+        // The kernel does it by itself otherwise, at the first mount.
+        let _ = tokio::task::spawn_blocking(|| {
+            let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+            let folder = Path::new("/usr/lib/modules").join(release.trim());
+            ichor_sys::module::load_by_name(&folder, "xfs", "")
+        })
+        .await;
+    }
 }
 
 /// What is sent to other machines.

@@ -2,11 +2,12 @@
 //! cgroup v2, devtmpfs, an address by DHCP.
 
 use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use anyhow::ensure;
 use ichor_block::Guid;
+use ichor_block::device::Device;
 use ichor_block::gpt::{Geometry, NewPartition, Table};
 use ichor_live::vm::{BOOT_MAX, Machine, TimeServer};
 use ichor_live::{Fleet, eventually, wait};
@@ -16,11 +17,17 @@ use jiff::{Timestamp, ToSpan};
 fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
     let client = Fleet::named("vm", 90).unwrap();
     let address = client.loopback(1);
-    let disk = client.home().join("disk");
+    let (disk, data) = (client.home().join("disk"), client.home().join("data"));
     make_disk(&disk);
-    let drive = format!("file={},format=raw,if=none,id=disk", disk.display());
-    let drive = ["-drive", &drive, "-device", "virtio-blk-pci,drive=disk,serial=test-disk"];
-    let mut machine = Machine::boot_with(&address, &drive, &[]).unwrap();
+    File::create(&data).unwrap().set_len(1 << 30).unwrap();
+    let drive = |path: &Path, id: &str| format!("file={},format=raw,if=none,id={id}", path.display());
+    let (disk_drive, data_drive) = (drive(&disk, "disk"), drive(&data, "data"));
+    let drives = [
+        ["-drive", &disk_drive, "-device", "virtio-blk-pci,drive=disk,serial=test-disk"],
+        ["-drive", &data_drive, "-device", "virtio-blk-pci,drive=data,serial=data-disk"],
+    ]
+    .concat();
+    let mut machine = Machine::boot_with(&address, &drives, &[]).unwrap();
     let maintenance = |what: &str| {
         wait(what, BOOT_MAX, || client.ok(&["get", "addresses", "--insecure", "-n", &address]).ok())
     };
@@ -41,9 +48,8 @@ fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
     let dir = client.home().join("config");
     let dir_text = dir.to_string_lossy().into_owned();
     let endpoint = format!("https://{address}:6443");
-    client
-        .ok(&["gen", "config", "vm", &endpoint, "--additional-sans", &address, "--output", &dir_text])
-        .unwrap();
+    let generate = ["gen", "config", "vm", &endpoint, "--additional-sans", &address, "--output", &dir_text];
+    client.ok(&[&generate[..], &["--config-patch", VOLUMES_PATCH]].concat()).unwrap();
     let (config, talosconfig) = (format!("{dir_text}/controlplane.yaml"), format!("{dir_text}/talosconfig"));
     let node = |args: &[&str]| {
         let mut all = vec!["--talosconfig", &talosconfig, "-e", &address, "-n", "10.0.2.15"];
@@ -103,12 +109,18 @@ fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
 
     // META is on its partition, and survives.
     node(&["meta", "write", "0x0c", "kept-on-disk"]).unwrap();
+    let before = volumes_are_mounted(&node);
 
-    // A real reboot: without STATE on a disk the machine comes back to maintenance mode, with a new boot id.
+    // A real reboot: the machine comes back by itself with its configuration and its identity, which are on STATE.
     let boot_id = node(&["read", "/proc/sys/kernel/random/boot_id"]).unwrap();
     node(&["reboot", "--wait=false"]).unwrap();
-    maintenance("the maintenance API answers after the reboot").unwrap();
-    configure();
+    wait("another boot", BOOT_MAX, || {
+        let found = node(&["read", "/proc/sys/kernel/random/boot_id"]).ok()?;
+        (found != boot_id).then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
+    let after_reboot = volumes_are_mounted(&node);
+    assert_eq!(before, after_reboot, "filesystems and identity are those of before");
     let kept = node(&["get", "metakeys", "0x0c", "-o", "yaml"]).unwrap();
     assert!(kept.contains("kept-on-disk"), "{kept}");
     let after = node(&["read", "/proc/sys/kernel/random/boot_id"]).unwrap();
@@ -120,9 +132,97 @@ fn a_node_boots_takes_a_configuration_reboots_and_stops_on_a_real_kernel() {
     assert!(status.success(), "{status}");
 }
 
+/// Volumes on a second disk; the one that is too large for it is refused by name.
+const VOLUMES_PATCH: &str = r#"
+machine:
+  features: {diskQuotaSupport: true}
+---
+apiVersion: v1alpha1
+kind: UserVolumeConfig
+name: local
+provisioning: {diskSelector: {match: "disk.serial == 'data-disk'"}, minSize: 200MiB, maxSize: 400MiB}
+---
+apiVersion: v1alpha1
+kind: SwapVolumeConfig
+name: swap
+provisioning: {diskSelector: {match: "disk.serial == 'data-disk'"}, minSize: 64MiB, maxSize: 64MiB}
+---
+apiVersion: v1alpha1
+kind: RawVolumeConfig
+name: huge
+provisioning: {diskSelector: {match: "disk.serial == 'data-disk'"}, minSize: 100GiB}
+"#;
+
+/// STATE and EPHEMERAL are partitions of the system disk, volumes of the configuration are where they belong. The
+/// UUIDs of the filesystems and the identity of the machine: what must not change.
+fn volumes_are_mounted(node: &impl Fn(&[&str]) -> anyhow::Result<String>) -> String {
+    let shows = |what: &str, args: &[&str], lines: &[&[&str]]| {
+        let is_shown = |text: &String| {
+            lines.iter().all(|words| {
+                text.lines().any(|line| {
+                    let found: Vec<&str> = line.split_whitespace().collect();
+                    words.iter().all(|word| found.contains(word))
+                })
+            })
+        };
+        wait(what, BOOT_MAX, || node(args).ok().filter(is_shown))
+            .unwrap_or_else(|error| panic!("{error}: {:?}", node(args)))
+    };
+    shows(
+        "volumes are ready",
+        &["get", "volumestatus"],
+        &[
+            &["STATE", "partition", "ready", "/dev/vda2"],
+            &["EPHEMERAL", "partition", "ready", "/dev/vda3"],
+            &["u-local", "partition", "ready"],
+            &["s-swap", "partition", "ready"],
+            &["r-huge", "failed"],
+        ],
+    );
+    shows(
+        "volumes are mounted",
+        &["get", "mountstatus"],
+        &[
+            &["STATE", "/dev/vda2", "/system/state", "xfs"],
+            &["EPHEMERAL", "/dev/vda3", "/var", "xfs"],
+            &["u-local", "/var/mnt/local", "xfs"],
+            &["s-swap", "swap"],
+        ],
+    );
+    shows("swap is on", &["get", "swapstatus"], &[&["SwapStatus"]]);
+    let huge = node(&["get", "volumestatus", "r-huge", "-o", "yaml"]).unwrap();
+    assert!(huge.contains("no disk has room") && huge.contains("/dev/vdb has only"), "{huge}");
+    let mounts = node(&["read", "/proc/mounts"]).unwrap();
+    let var = mounts.lines().rfind(|line| line.split(' ').nth(1) == Some("/var")).unwrap_or_default();
+    assert!(var.starts_with("/dev/vda3 /var xfs rw") && var.contains("prjquota"), "{mounts}");
+    // What is written to the image's directories is kept on EPHEMERAL.
+    let kept = node(&["ls", "/var/system/overlays"]).unwrap();
+    assert!(kept.contains("etc-kubernetes-diff"), "{kept}");
+    let shown = node(&["mounts"]).unwrap();
+    assert!(shown.lines().any(|line| line.contains("/dev/vda3") && line.contains("/var")), "{shown}");
+
+    let volumes = node(&["get", "discoveredvolumes", "-o", "yaml"]).unwrap();
+    let identity = node(&["get", "identities", "-o", "yaml"]).unwrap();
+    let lines = volumes.lines().filter(|line| line.trim_start().starts_with("uuid:"));
+    let mut kept: Vec<&str> = lines.chain(identity.lines().filter(|line| line.contains("nodeId"))).collect();
+    // Swap areas are made anew at every start.
+    let swap = node(&["get", "volumestatus", "s-swap", "-o", "yaml"]).unwrap();
+    assert!(swap.contains("filesystem: swap"), "{swap}");
+    let count = kept.len();
+    assert!(count >= 4, "{volumes}\n{identity}");
+    kept.retain(|line| !swap_uuid(&volumes).is_some_and(|uuid| line.contains(uuid)));
+    kept.join("\n")
+}
+
+/// The UUID of the swap area among the documents of discovered volumes.
+fn swap_uuid(volumes: &str) -> Option<&str> {
+    let document = volumes.split("---").find(|document| document.contains("name: swap"))?;
+    document.lines().find_map(|line| line.trim().strip_prefix("uuid: "))
+}
+
 /// A disk with META, as an installed machine has it, and a partition with swap in it.
 fn make_disk(path: &Path) {
-    let geometry = Geometry { size: 64 << 20, sector_size: 512, io_size: 0 };
+    let geometry = Geometry { size: 4 << 30, sector_size: 512, io_size: 0 };
     let mut table = Table::new(geometry, Guid::from_random([1; 16])).unwrap();
     for (name, guid, size) in [("META", 2, 1 << 20), ("DATA", 3, 16 << 20)] {
         table
@@ -151,7 +251,7 @@ fn disks_are_shown_and_wiped(client: &Fleet, address: &str, disk: &Path) {
     };
     let disks = wait_for("disks", "test-disk");
     let line = disks.lines().find(|line| line.contains(" vda ")).unwrap();
-    assert!(line.contains("67 MB") && line.contains("virtio"), "{disks}");
+    assert!(line.contains("4.3 GB") && line.contains("virtio"), "{disks}");
     let volumes = wait_for("discoveredvolumes", " vda2 ");
     for (id, words) in [("vda", ["gpt", "disk"]), ("vda1", ["META", "partition"]), ("vda2", ["swap", "DATA"])]
     {
@@ -173,10 +273,12 @@ fn disks_are_shown_and_wiped(client: &Fleet, address: &str, disk: &Path) {
     .unwrap();
     wait("the device is gone", BOOT_MAX, || get("blockdevices").ok().filter(|text| !text.contains(" vda2 ")))
         .unwrap();
-    let image = std::fs::read(disk).unwrap();
-    let (table, health) = Table::read(&image, 512).unwrap().unwrap();
+    let device = Device::open(disk).unwrap();
+    let (table, health) = device.table().unwrap().unwrap();
     assert_eq!(table.partitions().keys().collect::<Vec<_>>(), [&1], "{health:?}");
-    assert!(!image.windows(10).any(|window| window == b"SWAPSPACE2"));
+    let mut start = vec![0; 32 << 20];
+    File::open(disk).unwrap().read_exact(&mut start).unwrap();
+    assert!(!start.windows(10).any(|window| window == b"SWAPSPACE2"));
 }
 
 /// What the machine below is asked for beside the usual: a rule for the disk, a module with a parameter, files.

@@ -123,7 +123,9 @@ fn a_shutdown_first_remembers_that_it_is_one() {
             drain: cordonAndDrainNode
             cleanup: stopAllPods
             stopServices: stopServicesForUpgrade
-            unmountSystem: 
+            umount: unmountPodMounts
+            unmountBind: unmountSystemDiskBindMounts
+            unmountSystem: unmountEphemeralPartition
             volumeFinalize: teardownLifecycle
             stopEverything: stopAllServices
             shutdown: shutdown"#]],
@@ -140,7 +142,9 @@ fn a_reset_clears_what_was_named() {
             leave: leaveEtcd
             preReset: sendResetSignal
             stopServices: stopServicesForUpgrade
-            unmountSystem: 
+            umount: unmountPodMounts
+            unmountBind: unmountSystemDiskBindMounts
+            unmountSystem: unmountEphemeralPartition
             volumeFinalize: teardownLifecycle
             stopEverything: stopAllServices
             resetSpec: resetSystemDiskSpec

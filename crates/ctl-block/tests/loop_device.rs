@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ichor_block::device::{Device, Lock};
+use ichor_ctl_block::mounts::{MountPlan, MountPort, MountSource, SystemMounts, With};
 use ichor_ctl_block::volumes::{
     Action, ActionError, Created, Outcome, ProgramPort, SystemVolumes, VolumePort,
 };
@@ -148,4 +149,73 @@ async fn a_disk_that_is_not_empty_or_that_somebody_works_on_is_left_alone() {
     assert_eq!(waited.kind(), std::io::ErrorKind::TimedOut);
     drop(other);
     assert!(device.try_lock(Lock::Exclusive).unwrap());
+}
+
+fn filesystem_plan(disk: &Disk, target: &Path, with: With) -> MountPlan {
+    MountPlan {
+        volume: "STATE".into(),
+        source: MountSource::Filesystem {
+            device: disk.device.clone(),
+            filesystem: FilesystemType::Ext4,
+            grow: false,
+        },
+        target: target.into(),
+        read_only: false,
+        quota: false,
+        mode: 0o700,
+        owner: (0, 0),
+        with,
+    }
+}
+
+#[tokio::test]
+async fn a_volume_is_seen_with_the_files_that_were_in_memory() {
+    let Some(disk) = Disk::attach(32 << 20) else { return };
+    assert!(Command::new("mkfs.ext4").args(["-q", "-F", &disk.device]).status().unwrap().success());
+    let memory = tempfile::tempdir().unwrap();
+    let config = memory.path().join("config.yaml");
+    std::fs::write(&config, "applied").unwrap();
+    let port = SystemMounts::new(Host);
+    let plan = filesystem_plan(&disk, memory.path(), With::CarriedFiles);
+    port.mount(&plan).await.unwrap();
+    assert_eq!(std::fs::read_to_string(&config).unwrap(), "applied");
+    assert!(memory.path().join("lost+found").exists(), "this is the volume");
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(memory.path()).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o700);
+    // A manager that was started anew finds it mounted, and leaves it alone.
+    std::fs::write(&config, "changed").unwrap();
+    port.mount(&plan).await.unwrap();
+    assert_eq!(std::fs::read_to_string(&config).unwrap(), "changed");
+    port.unmount(&plan, false).await.unwrap();
+    assert!(!config.exists(), "nothing is left in memory");
+    port.unmount(&plan, false).await.unwrap();
+    // What this boot wrote wins over what is on the volume.
+    std::fs::write(&config, "newer").unwrap();
+    port.mount(&plan).await.unwrap();
+    assert_eq!(std::fs::read_to_string(&config).unwrap(), "newer");
+    port.unmount(&plan, false).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_filesystem_that_does_not_mount_is_not_touched() {
+    let Some(disk) = Disk::attach(32 << 20) else { return };
+    assert!(Command::new("mkfs.ext4").args(["-q", "-F", &disk.device]).status().unwrap().success());
+    let device = Device::open_writable(Path::new(&disk.device)).unwrap();
+    // Features that no kernel has.
+    std::os::unix::fs::FileExt::write_all_at(device.file(), &[0xff; 12], 1024 + 92).unwrap();
+    device.file().sync_all().unwrap();
+    drop(device);
+    let sum = |disk: &Disk| std::fs::read(&disk.device).unwrap();
+    let before = sum(&disk);
+    let target = tempfile::tempdir().unwrap();
+    std::fs::write(target.path().join("config.yaml"), "kept in memory").unwrap();
+    let port = SystemMounts::new(Host);
+    let error = port.mount(&filesystem_plan(&disk, target.path(), With::CarriedFiles)).await.unwrap_err();
+    assert!(
+        error.reason.starts_with(&format!("mount {} on {}", disk.device, target.path().display())),
+        "{error}"
+    );
+    assert!(target.path().join("config.yaml").exists());
+    assert!(before == sum(&disk), "what is on it is as it was");
 }

@@ -31,7 +31,7 @@ impl VolumeMountStatusController {
 }
 
 impl Controller for VolumeMountStatusController {
-    const NAME: &'static str = "block.VolumeMountStatusController";
+    const NAME: &'static str = "block.MountStatusController";
 
     fn inputs(&self) -> Vec<Input> {
         vec![strong::<VolumeMountRequest>(), strong::<MountStatus>(), destroy_ready::<VolumeMountStatus>()]

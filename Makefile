@@ -232,6 +232,11 @@ test-qemu: ## Machines of QEMU as `ichorctl cluster create qemu` makes them: pow
 	@$(call say,machines of QEMU)
 	@scripts/vm provider
 
+.PHONY: test-os
+test-os: ## Images of the operating system, each started by real firmware in QEMU (needs `make components build`; takes a quarter of an hour)
+	@$(call say,images that boot)
+	@scripts/vm os
+
 .PHONY: test-clock
 test-clock: ## Kubernetes on a real kernel whose clock moves forward by years (needs `make components build`; takes a while)
 	@$(call say,a clock that moves forward)

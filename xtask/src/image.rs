@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use ichor_image::squashfs::{self, Entry, Tree as Content, digest, header, tree_digest};
+use ichor_image::squashfs::{self, Entry, Packing, Tree as Content, digest, header, tree_digest};
 use layout::{BIND_TARGETS, COMPONENTS, DIRECTORIES, FILES, LINKS, PROGRAMS};
 
 /// Where the package ca-certificates keeps the authorities that browsers trust, a file each.
@@ -66,7 +66,8 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
 
 /// A digest of everything that goes into an image.
 fn stamp(ca_bundle: Option<&[u8]>, content: &Content) -> String {
-    let mut text = format!("{DIRECTORIES:?}{BIND_TARGETS:?}{FILES:?}{LINKS:?}{PROGRAMS:?}");
+    let mut text =
+        format!("{DIRECTORIES:?}{BIND_TARGETS:?}{FILES:?}{LINKS:?}{PROGRAMS:?}{:?}", Packing::USUAL);
     text += &ichor_image::os_release(env!("CARGO_PKG_VERSION"));
     text += &ca_bundle.map(digest).unwrap_or_default();
     text += &tree_digest(content);
@@ -141,7 +142,7 @@ fn called() -> Result<Content> {
 
 /// The bytes of the image.
 fn build(ca_bundle: Option<&[u8]>, content: &Content) -> Result<Vec<u8>> {
-    let mut image = squashfs::new()?;
+    let mut image = squashfs::new(Packing::USUAL)?;
     for path in DIRECTORIES {
         image.push_dir(path, header(0o755)).with_context(|| format!("directory {path}"))?;
     }

@@ -121,29 +121,19 @@ const fn argument(name: &'static str, value: &'static str, reason: &'static str)
     ArgumentRule { name, value, reason }
 }
 
-const NO_OAUTH: &str = "the configuration is fetched without OAuth2";
-
 /// Every ignored argument of the kernel command line.
 pub static ARGUMENTS: &[ArgumentRule] = &[
     argument("bond", "", NO_BOND),
     argument("siderolink.api", "", "the SideroLink tunnel is not established yet"),
     argument("talos.board", "", "boards have no installer of their own yet"),
     argument("talos.config", "guestinfo", "VMware guest information is not read yet"),
-    argument("talos.config", "metal-iso", "a configuration on a volume is not read yet"),
-    argument("talos.config.oauth.audience", "", NO_OAUTH),
-    argument("talos.config.oauth.client_id", "", NO_OAUTH),
-    argument("talos.config.oauth.client_secret", "", NO_OAUTH),
-    argument("talos.config.oauth.device_auth_url", "", NO_OAUTH),
-    argument("talos.config.oauth.extra_variable", "", NO_OAUTH),
-    argument("talos.config.oauth.scope", "", NO_OAUTH),
-    argument("talos.config.oauth.token_url", "", NO_OAUTH),
     argument("talos.dashboard.console", "", "there is no dashboard on the console yet"),
     argument("talos.experimental.wipe", "", "disks are not wiped yet"),
     argument("talos.unified_cgroup_hierarchy", "0", "the version of cgroups is the kernel's choice"),
 ];
 
 /// Platforms whose configuration and network metadata the node reads.
-pub const PLATFORMS: &[&str] = &["container", "metal", "sandbox"];
+pub const PLATFORMS: &[&str] = &["container", "metal", "nocloud", "sandbox"];
 
 /// What to say of a platform that the node boots on without reading its metadata.
 pub const PLATFORM_REASON: &str =

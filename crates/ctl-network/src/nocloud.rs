@@ -112,7 +112,9 @@ pub fn user_data(bytes: &[u8]) -> Result<UserData, NoCloudError> {
             let addresses: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
             match addresses.as_slice() {
                 [address] => Ok(UserData::Include((*address).to_owned())),
-                all => Err(bad("user-data", format!("#include of {} addresses; there has to be one", all.len()))),
+                all => {
+                    Err(bad("user-data", format!("#include of {} addresses; there has to be one", all.len())))
+                }
             }
         }
         Some("") if text.trim().is_empty() => Ok(UserData::None),
@@ -221,7 +223,11 @@ mod tests {
     fn hostname(serial: &str, meta: &str, user: &str) -> String {
         let files = Files { meta_data: meta.into(), user_data: user.into(), ..Files::default() };
         let config = config(&Seed { serial: Serial::parse(serial), files }, &[]).unwrap();
-        config.hostnames.first().map(|spec| format!("{}.{}", spec.hostname, spec.domainname)).unwrap_or_default()
+        config
+            .hostnames
+            .first()
+            .map(|spec| format!("{}.{}", spec.hostname, spec.domainname))
+            .unwrap_or_default()
     }
 
     #[test]
@@ -241,7 +247,10 @@ mod tests {
         };
         let found = config(&Seed { files, ..Seed::default() }, &[]).unwrap().metadata.unwrap();
         assert_eq!((found.instance_id.as_str(), found.instance_type.as_str()), ("i-1", "small"));
-        assert_eq!((found.region.as_str(), found.zone.as_str(), found.platform.as_str()), ("r", "z", "nocloud"));
+        assert_eq!(
+            (found.region.as_str(), found.zone.as_str(), found.platform.as_str()),
+            ("r", "z", "nocloud")
+        );
         let broken = Files { meta_data: "a: [".into(), ..Files::default() };
         let error = config(&Seed { files: broken, ..Seed::default() }, &[]).unwrap_err().to_string();
         assert!(error.starts_with("nocloud meta-data: "), "{error}");

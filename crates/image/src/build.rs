@@ -39,7 +39,7 @@ pub fn artefacts(arch: Arch) -> String {
 }
 
 /// Spare room on the EFI filesystem of media.
-const MEDIA_SPARE: u64 = 10 << 20;
+const MEDIA_SPARE: u64 = 1 << 20;
 
 /// How a disk is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

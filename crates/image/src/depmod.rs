@@ -24,7 +24,9 @@ impl Module {
     pub fn read(path: &str, bytes: &[u8]) -> Result<Self, Error> {
         let name = name_of(path);
         let mut module = Self { name, path: path.to_owned(), ..Self::default() };
-        for (key, value) in elf::modinfo(bytes).map_err(|error| Error::bad(format!("kernel module {path}"), error.to_string()))? {
+        for (key, value) in elf::modinfo(bytes)
+            .map_err(|error| Error::bad(format!("kernel module {path}"), error.to_string()))?
+        {
             match key.as_str() {
                 "depends" => {
                     let names = value.split(',').filter(|name| !name.is_empty());
@@ -140,7 +142,8 @@ fn visit(
     if !seen.insert(name.to_owned()) {
         return Ok(());
     }
-    let missing = || Error::bad(format!("kernel module {name}"), "another module needs it, and it is not there");
+    let missing =
+        || Error::bad(format!("kernel module {name}"), "another module needs it, and it is not there");
     let module = modules.get(name).ok_or_else(missing)?;
     for need in &module.depends {
         visit(need, modules, seen, order)?;

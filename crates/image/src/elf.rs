@@ -27,7 +27,8 @@ pub fn needed(bytes: &[u8]) -> Result<Vec<String>> {
         return Ok(Vec::new());
     };
     let all = sections(bytes)?;
-    let strings = all.get(dynamic.link as usize).ok_or(ElfError("the dynamic section names no string table"))?;
+    let strings =
+        all.get(dynamic.link as usize).ok_or(ElfError("the dynamic section names no string table"))?;
     let strings = strings.bytes(bytes)?;
     let entries = dynamic.bytes(bytes)?.chunks_exact(ENTRY_LEN);
     let names =
@@ -85,7 +86,8 @@ fn sections(bytes: &[u8]) -> Result<Vec<Section>> {
     (0..count)
         .map(|index| {
             let at = index.checked_mul(HEADER_LEN).and_then(|offset| table.checked_add(offset));
-            let header: [u8; HEADER_LEN] = array(bytes, at.ok_or(ElfError("the table of sections is too long"))?)?;
+            let header: [u8; HEADER_LEN] =
+                array(bytes, at.ok_or(ElfError("the table of sections is too long"))?)?;
             Ok(Section {
                 name: u32_at(&header, 0)?,
                 kind: u32_at(&header, 4)?,
@@ -104,7 +106,8 @@ fn text_at(table: &[u8], at: usize) -> Result<String> {
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N]> {
-    let part = at.checked_add(N).and_then(|end| bytes.get(at..end)).ok_or(ElfError("the file is cut short"))?;
+    let part =
+        at.checked_add(N).and_then(|end| bytes.get(at..end)).ok_or(ElfError("the file is cut short"))?;
     part.try_into().map_err(|_| ElfError("the file is cut short"))
 }
 

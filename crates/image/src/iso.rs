@@ -23,6 +23,9 @@ const SECTOR: u64 = 2048;
 const DESCRIPTORS: u64 = 16;
 /// Where a partition may begin at the earliest.
 const PARTITION: u64 = 1 << 20;
+/// Sectors behind the last file. Boot loaders read ahead, and a drive that is asked for what lies behind its end fails the whole
+/// read: GRUB then takes what is in its buffer for the file.
+const PADDING: u64 = 150;
 /// Room for the copy of the partition table.
 const TABLE_COPY: u64 = 20 * 1024;
 /// The largest EFI image of which the catalog can tell the size; more is "to the end".
@@ -92,7 +95,7 @@ impl Iso {
         }
         parts.extend(tree.place_files(&mut at));
         let table_copy = if self.efi.is_some() { TABLE_COPY / SECTOR } else { 0 };
-        let total = at + table_copy;
+        let total = at + PADDING + table_copy;
 
         let sectors = narrow(total)?;
         parts.push((DESCRIPTORS, primary(&volume_id, sectors, &tree, path_tables)?));

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::depmod::{self, Module};
-use crate::squashfs::{self, Entry, Tree};
+use crate::squashfs::{self, Entry, Packing, Tree};
 use crate::{Content, Error};
 
 /// What a node needs of a kernel before its root is there, and what nothing asks for by itself: without the filter of bridges
@@ -50,7 +50,7 @@ const DRIVERS: &[&str] = &[
 ];
 
 /// Directories of a distribution's kernel that no server has a use for: sound, cameras, radios, games, sensors, graphics beyond
-/// a console. They are half of its modules. What others need of them stays.
+/// a console, filesystems of other systems. They are half of its modules. What others need of them stays.
 const LEFT_OUT: &[&str] = &[
     "drivers/accel",
     "drivers/atm",
@@ -74,6 +74,7 @@ const LEFT_OUT: &[&str] = &[
     "drivers/isdn",
     "drivers/media",
     "drivers/memstick",
+    "drivers/mtd",
     "drivers/net/can",
     "drivers/net/fddi",
     "drivers/net/hamradio",
@@ -90,6 +91,38 @@ const LEFT_OUT: &[&str] = &[
     "drivers/usb/image",
     "drivers/video/fbdev",
     "drivers/w1",
+    "fs/adfs",
+    "fs/affs",
+    "fs/afs",
+    "fs/bcachefs",
+    "fs/befs",
+    "fs/bfs",
+    "fs/coda",
+    "fs/ecryptfs",
+    "fs/efs",
+    "fs/f2fs",
+    "fs/freevxfs",
+    "fs/gfs2",
+    "fs/hfs",
+    "fs/hfsplus",
+    "fs/hpfs",
+    "fs/jffs2",
+    "fs/jfs",
+    "fs/minix",
+    "fs/nilfs2",
+    "fs/ntfs3",
+    "fs/ocfs2",
+    "fs/omfs",
+    "fs/orangefs",
+    "fs/qnx4",
+    "fs/qnx6",
+    "fs/reiserfs",
+    "fs/romfs",
+    "fs/sysv",
+    "fs/ubifs",
+    "fs/ufs",
+    "fs/vboxsf",
+    "fs/zonefs",
     "net/6lowpan",
     "net/appletalk",
     "net/atm",
@@ -108,9 +141,6 @@ const LEFT_OUT: &[&str] = &[
 
 /// A change of how layers are made is a change of this: it is part of what tells one that is there from one to be made.
 const LAYER_FORMAT: u32 = 1;
-
-/// Larger blocks than usual: modules are read once, and compress by a tenth more.
-const LAYER_BLOCK: u32 = 1 << 20;
 
 /// A module is not larger than this.
 const MODULE_MAX: u64 = 64 << 20;
@@ -222,7 +252,7 @@ impl Modules {
         let files = chosen.into_iter().map(|(path, (_, bytes))| (path, bytes)).chain(tables);
         let place = |(name, bytes)| (format!("usr/lib/modules/{}/{name}", self.release), Entry::file(bytes));
         let tree: Tree = files.map(place).collect();
-        squashfs::build(&tree, Some(LAYER_BLOCK))
+        squashfs::build(&tree, Packing::TIGHT)
     }
 
     /// The layer from a file that was made of the same modules, or made now and kept there.
@@ -239,7 +269,7 @@ impl Modules {
 
     /// A digest of what a layer is made of, without a look into the files.
     fn stamp(&self, selection: Selection) -> Result<String, Error> {
-        let mut text = format!("{LAYER_FORMAT} {LAYER_BLOCK} {} {LEFT_OUT:?} {selection:?}\n", squashfs::LEVEL);
+        let mut text = format!("{LAYER_FORMAT} {:?} {LEFT_OUT:?} {selection:?}\n", Packing::TIGHT);
         for (path, file) in &self.files {
             let data = fs::metadata(file).map_err(|source| Error::Read { path: file.clone(), source })?;
             text += &format!("{path} {} {}.{}\n", data.len(), data.mtime(), data.mtime_nsec());

@@ -10,8 +10,21 @@ use backhand::{FilesystemCompressor, FilesystemWriter, NodeHeader};
 
 use crate::Error;
 
-/// A tenth smaller than with the default of 3, for a few seconds more. Reading takes the same time.
-pub(crate) const LEVEL: u32 = 12;
+/// How a filesystem is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packing {
+    /// The level of zstd.
+    level: u32,
+    /// Bytes that are compressed together.
+    block: u32,
+}
+
+impl Packing {
+    /// For what is read at every start: a tenth smaller than with the default of 3, for a few seconds more.
+    pub const USUAL: Self = Self { level: 12, block: 128 << 10 };
+    /// For what is made seldom and read in part, once.
+    pub const TIGHT: Self = Self { level: 19, block: 1 << 20 };
+}
 
 /// A file or a link of a filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,10 +67,13 @@ fn failed(what: impl Into<String>) -> impl FnOnce(backhand::BackhandError) -> Er
 }
 
 /// An empty filesystem whose bytes depend on its content alone.
-pub fn new<'a>() -> Result<FilesystemWriter<'a, 'a, 'a>, Error> {
+pub fn new<'a>(packing: Packing) -> Result<FilesystemWriter<'a, 'a, 'a>, Error> {
     let mut image = FilesystemWriter::default();
-    let options = CompressionOptions::Zstd(Zstd { compression_level: LEVEL });
-    image.set_compressor(FilesystemCompressor::new(Compressor::Zstd, Some(options)).map_err(failed("squashfs"))?);
+    let options = CompressionOptions::Zstd(Zstd { compression_level: packing.level });
+    image.set_compressor(
+        FilesystemCompressor::new(Compressor::Zstd, Some(options)).map_err(failed("squashfs"))?,
+    );
+    image.set_block_size(packing.block);
     image.set_time(0);
     image.set_root_mode(0o755);
     image.set_only_root_id();
@@ -99,12 +115,9 @@ pub fn bytes(mut image: FilesystemWriter<'_, '_, '_>) -> Result<Vec<u8>, Error> 
     Ok(out.into_inner())
 }
 
-/// Files and links as a filesystem of their own, with blocks of another size than the usual where it is given.
-pub fn build(tree: &Tree, block: Option<u32>) -> Result<Vec<u8>, Error> {
-    let mut image = new()?;
-    if let Some(block) = block {
-        image.set_block_size(block);
-    }
+/// Files and links as a filesystem of their own.
+pub fn build(tree: &Tree, packing: Packing) -> Result<Vec<u8>, Error> {
+    let mut image = new(packing)?;
     push(&mut image, tree, &[])?;
     bytes(image)
 }
@@ -133,9 +146,9 @@ pub fn digest(bytes: &[u8]) -> String {
     crate::hex(&ichor_pki::sha256(bytes))
 }
 
-/// A digest of files and links, their places and permissions, and of how they are compressed.
+/// A digest of files and links, their places and permissions.
 pub fn tree_digest(tree: &Tree) -> String {
-    let mut text = format!("zstd {LEVEL}\n");
+    let mut text = String::new();
     for (place, entry) in tree {
         text += &match entry {
             Entry::File { mode, bytes } => format!("{place} {mode:o} {}\n", digest(bytes)),
@@ -160,9 +173,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("image");
         let tree = Tree::from([("a/b".to_owned(), Entry::file(b"x".to_vec()))]);
-        replace(&out, &build(&tree, None).unwrap()).unwrap();
+        replace(&out, &build(&tree, Packing::USUAL).unwrap()).unwrap();
         assert!(holds(&out, "/a/b").unwrap() && !holds(&out, "/a/c").unwrap());
-        assert_eq!(build(&tree, None).unwrap(), build(&tree, None).unwrap());
+        assert_eq!(build(&tree, Packing::USUAL).unwrap(), build(&tree, Packing::USUAL).unwrap());
         fs::write(&out, "text").unwrap();
         assert!(holds(&out, "/a/b").is_err());
     }

@@ -67,10 +67,7 @@ struct Medium {
 }
 
 /// The first volume with one of these labels, its filesystem's or its partition's.
-fn choose<'a>(
-    volumes: impl Iterator<Item = &'a DiscoveredVolume>,
-    labels: &[&str],
-) -> Option<Medium> {
+fn choose<'a>(volumes: impl Iterator<Item = &'a DiscoveredVolume>, labels: &[&str]) -> Option<Medium> {
     let mut labelled = volumes
         .filter(|volume| labels.contains(&&*volume.label) || labels.contains(&&*volume.partition_label));
     labelled.find_map(|volume| {

@@ -333,7 +333,10 @@ mod tests {
         assert_eq!(read(200, token), Ok(Outcome::Token("Bearer t".to_owned())));
         assert_eq!(read(400, r#"{"error":"authorization_pending"}"#), Ok(Outcome::Pending));
         assert_eq!(read(400, r#"{"error":"slow_down"}"#), Ok(Outcome::Slower));
-        assert_eq!(read(400, r#"{"error":"access_denied"}"#), Ok(Outcome::Refused("access_denied".to_owned())));
+        assert_eq!(
+            read(400, r#"{"error":"access_denied"}"#),
+            Ok(Outcome::Refused("access_denied".to_owned()))
+        );
         assert!(read(500, "{}").is_err());
     }
 }

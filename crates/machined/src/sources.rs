@@ -90,7 +90,8 @@ impl NodeSources {
         }
         match self.cmdline.first("talos.config") {
             None | Some("") if self.platform.name == nocloud::NAME => {
-                let read = || async { crate::nocloud::configuration(&self.state).await.map_err(Attempt::Again) };
+                let read =
+                    || async { crate::nocloud::configuration(&self.state).await.map_err(Attempt::Again) };
                 self.wait("the files of the platform", read).await.flatten().map(unpack).transpose()
             }
             None | Some("" | "none") => Ok(None),
@@ -104,7 +105,10 @@ impl NodeSources {
                     let ready = |status: &Typed<NetworkStatus>| status.address_ready;
                     let ready = self.state.wait_for::<NetworkStatus>("network", "status", ready);
                     if timeout(DOWNLOAD_MAX, ready).await.is_err() {
-                        warn!(url, "no address to fetch the configuration from; waiting for one over the API");
+                        warn!(
+                            url,
+                            "no address to fetch the configuration from; waiting for one over the API"
+                        );
                         return Ok(None);
                     }
                     info!(url, "fetching the configuration");

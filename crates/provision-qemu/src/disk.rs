@@ -40,17 +40,44 @@ pub(crate) fn make(
     // Whole or not at all: a copy that was interrupted is not a disk.
     let part = path.with_extension("part");
     let made = match (first_of, format) {
-        (Some(Boot::DiskImage(image)), _) => fs::copy(image, &part)
-            .and_then(|_| File::options().write(true).open(&part))
-            .and_then(|file| match format {
-                // An image of its own format has its size inside.
-                Format::Raw => file.set_len(disk.bytes.max(file.metadata()?.len())),
-                Format::Qcow2 => Ok(()),
-            }),
+        (Some(Boot::DiskImage(image)), _) => copy(image, &part).and_then(|file| match format {
+            // An image of its own format has its size inside.
+            Format::Raw => file.set_len(disk.bytes.max(file.metadata()?.len())),
+            Format::Qcow2 => Ok(()),
+        }),
         (_, Format::Raw) => File::create(&part).and_then(|file| file.set_len(disk.bytes)),
         (_, Format::Qcow2) => File::create(&part).and_then(|file| write_qcow2(&file, disk.bytes)),
     };
     made.and_then(|()| fs::rename(&part, path)).map_err(SetupError::file("make the disk", path))
+}
+
+/// Copies an image and leaves its holes out: gigabytes of nothing are most of it.
+fn copy(image: &Path, target: &Path) -> io::Result<File> {
+    let (mut from, mut to) = (File::open(image)?, File::create(target)?);
+    let len = from.metadata()?.len();
+    to.set_len(len)?;
+    let mut at = 0;
+    while at < len {
+        let start = match rustix::fs::seek(&from, rustix::fs::SeekFrom::Data(at)) {
+            // Nothing follows but a hole.
+            Err(rustix::io::Errno::NXIO) => break,
+            found => found?,
+        };
+        at = rustix::fs::seek(&from, rustix::fs::SeekFrom::Hole(start))?;
+        from.seek(SeekFrom::Start(start))?;
+        to.seek(SeekFrom::Start(start))?;
+        if io::copy(&mut (&from).take(at - start), &mut to)? != at - start {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(to)
+}
+
+/// The format of an image, by how it begins.
+pub(crate) fn format_of(image: &Path) -> io::Result<Format> {
+    let mut magic = [0; 4];
+    File::open(image)?.read_exact(&mut magic)?;
+    Ok(if magic == *QCOW2_MAGIC { Format::Qcow2 } else { Format::Raw })
 }
 
 /// An empty qcow2 image, version 3: header, table of reference counts, one block of them, table of the first level.
@@ -157,6 +184,27 @@ mod tests {
             bad[at] = 0xff;
             installed(&bad);
         }
+    }
+
+    #[test]
+    fn an_image_is_copied_without_its_holes_and_known_by_its_beginning() {
+        use std::os::unix::fs::MetadataExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let (image, target) = (dir.path().join("image"), dir.path().join("disk-0.raw"));
+        let file = File::create(&image).unwrap();
+        file.write_all_at(b"first", 0).unwrap();
+        file.write_all_at(b"second", 40 << 20).unwrap();
+        file.set_len(64 << 20).unwrap();
+        let boot = Boot::DiskImage(image.clone());
+        make(&target, disk(80 << 20), Format::Raw, Some(&boot)).unwrap();
+        let made = fs::metadata(&target).unwrap();
+        assert_eq!(made.len(), 80 << 20);
+        assert!(made.blocks() * 512 < 8 << 20, "{} blocks", made.blocks());
+        let bytes = fs::read(&target).unwrap();
+        assert_eq!(bytes[..64 << 20], fs::read(&image).unwrap());
+        assert_eq!(format_of(&image).unwrap(), Format::Raw);
+        file.write_all_at(QCOW2_MAGIC, 0).unwrap();
+        assert_eq!(format_of(&image).unwrap(), Format::Qcow2);
     }
 
     #[test]

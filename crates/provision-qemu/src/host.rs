@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ichor_provision::ProvisionError;
 
+use crate::disk;
 use crate::options::{Accel, Arch, Boot, Options};
 
 /// Users of `su` have no directories of the administrator in theirs.
@@ -65,6 +66,7 @@ pub(crate) fn resolve(settings: &mut BTreeMap<String, String>) -> Result<Options
     ] {
         find_file(settings, name, what, &wanted, &mut missing);
     }
+    image_format(settings)?;
     if wanted.uefi_wanted {
         match wanted.uefi.clone().map(|uefi| (uefi.code, uefi.vars)).or_else(|| firmware(&wanted)) {
             Some((code, vars)) => {
@@ -109,6 +111,25 @@ fn find_file(
             settings.insert(name.to_owned(), found.to_string_lossy().into_owned());
         }
         None => missing.push(format!("the {what} {}", path.display())),
+    }
+}
+
+/// Disks have the format of the image that the first of them is made of.
+fn image_format(settings: &mut BTreeMap<String, String>) -> Result<(), ProvisionError> {
+    let Some(image) = settings.get("disk-image-path") else { return Ok(()) };
+    // One that is not there is told with all else that is missing.
+    let Ok(format) = disk::format_of(Path::new(image)) else { return Ok(()) };
+    let name = format.name();
+    match settings.get("disk-format") {
+        Some(given) if given != name => Err(ProvisionError::BadSetting {
+            name: "disk-format",
+            value: given.clone(),
+            expected: "the format of the disk image; leave it out",
+        }),
+        _ => {
+            settings.insert("disk-format".into(), name.into());
+            Ok(())
+        }
     }
 }
 
@@ -185,6 +206,20 @@ mod tests {
         for part in ["the kernel /no/vmlinuz-amd64, the initramfs /no/initramfs", "`scripts/vm prepare`"] {
             assert!(told.contains(part), "{told}");
         }
+    }
+
+    #[test]
+    fn disks_have_the_format_of_the_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("x.img");
+        fs::write(&image, b"QFI\xfb....").unwrap();
+        let mut settings =
+            BTreeMap::from([("disk-image-path".to_owned(), image.to_string_lossy().into_owned())]);
+        image_format(&mut settings).unwrap();
+        assert_eq!(settings["disk-format"], "qcow2");
+        settings.insert("disk-format".to_owned(), "raw".to_owned());
+        let told = image_format(&mut settings).unwrap_err().to_string();
+        assert_eq!(told, "setting disk-format: \"raw\" is not the format of the disk image; leave it out");
     }
 
     #[test]

@@ -61,8 +61,11 @@ pub(super) static BUILD: Command = Command {
         Flag::repeated("extra-kernel-arg", "argument for the kernel; -key removes one"),
         Flag::repeated("meta", "value of META as key=value"),
         Flag::text("parts", "directory of parts that are not named").complete(Complete::File),
-        Flag::text("kernel", "kernel image with its modules beside it, its directory, or a Debian package of it")
-            .complete(Complete::File),
+        Flag::text(
+            "kernel",
+            "kernel image with its modules beside it, its directory, or a Debian package of it",
+        )
+        .complete(Complete::File),
         Flag::text("modules", "directory of the kernel's modules").complete(Complete::File),
         Flag::switch("all-modules", "take modules for desktops along: sound, cameras, radios, graphics"),
         Flag::text("firmware", "directory of firmware for drivers").complete(Complete::File),
@@ -73,7 +76,10 @@ pub(super) static BUILD: Command = Command {
         Flag::text("grub", "directory of GRUB's boot code").complete(Complete::File),
         Flag::text("image-name", "name of the installer image"),
         Flag::switch("compress", "compress clusters of a qcow2 image"),
-        Flag::switch("uncompressed", "leave programs in an initramfs as they are: an emulator reads that sooner"),
+        Flag::switch(
+            "uncompressed",
+            "leave programs in an initramfs as they are: an emulator reads that sooner",
+        ),
     ],
     run: Some(run),
     ..Command::EMPTY

@@ -347,7 +347,11 @@ fn sorted<'a>(node: &'a Node, key: &str) -> BTreeMap<&'a str, &'a Node> {
     entries.filter_map(|(name, value)| Some((name.as_str()?, value))).collect()
 }
 
-fn value<T>(node: &Node, key: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>, NoCloudError> {
+fn value<T>(
+    node: &Node,
+    key: &str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, NoCloudError> {
     match text_at(node, key) {
         "" => Ok(None),
         text => parse(text).map(Some).ok_or_else(|| bad(FILE, format!("{key}: bad value {text:?}"))),
@@ -430,7 +434,11 @@ mod tests {
             let (dst, via) = (route.dst.to_string(), route.gateway.to_string());
             lines.push(format!(
                 "route {dst:?} via {via:?} on {} metric {} table {} scope {} src {:?}",
-                route.out_link_name, route.priority, route.table, route.scope, route.src.to_string()
+                route.out_link_name,
+                route.priority,
+                route.table,
+                route.scope,
+                route.src.to_string()
             ));
         }
         for spec in &config.operators {
@@ -563,7 +571,10 @@ bonds:
                 "version: 1\nconfig: [{type: physical, name: a, subnets: [{type: static, address: 10.0.0.1}]}]\n",
                 "\"10.0.0.1\" is not an address with a prefix, as in 10.0.0.2/24",
             ),
-            ("version: 2\nvlans: {v: {id: 5000, link: a}}\n", "VLAN \"v\" needs a link and a number from 1 to 4094"),
+            (
+                "version: 2\nvlans: {v: {id: 5000, link: a}}\n",
+                "VLAN \"v\" needs a link and a number from 1 to 4094",
+            ),
             ("version: 2\nethernets: {a: {gateway4: x}}\n", "\"x\" is not an address"),
             ("version: 2\nethernets: {a: {mtu: big}}\n", "mtu: bad value \"big\""),
         ] {

@@ -4,8 +4,8 @@ use ichor_cosi::{
     Context, Controller, ControllerError, Input, Output, StateError, Typed, exclusive, shared, weak,
 };
 use ichor_resource::network::{
-    AddressSpec, AddressStatus, ConfigLayer, HostnameSpec, LinkSpec, LinkStatus, OperatorSpec, PlatformConfig, ProbeSpec,
-    ResolverSpec, RouteSpec, TimeServerSpec,
+    AddressSpec, AddressStatus, ConfigLayer, HostnameSpec, LinkSpec, LinkStatus, OperatorSpec,
+    PlatformConfig, ProbeSpec, ResolverSpec, RouteSpec, TimeServerSpec,
 };
 use ichor_resource::runtime::{MetaKey, PlatformMetadata};
 use ichor_resource::{Spec, TypedSpec};

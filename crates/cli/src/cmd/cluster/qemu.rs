@@ -103,17 +103,34 @@ const SWITCHES: [&str; 11] = [
     "skip-injecting-extra-cmdline",
     "disable-dhcp-hostname",
 ];
-/// What the presets of the original boot, and the flag that says which.
-const SOURCES: [(&str, &str); 3] =
-    [("iso", "iso-path"), ("pxe", "ipxe-boot-script"), ("disk-image", "disk-image-path")];
+/// What the presets of the original boot, the flag that says which, and what `make images-os` leaves for it.
+const SOURCES: [(&str, &str, &str); 3] = [
+    ("iso", "iso-path", "metal-amd64.iso"),
+    ("pxe", "ipxe-boot-script", ""),
+    ("disk-image", "disk-image-path", "metal-amd64.raw"),
+];
+/// Where images lie, seen from the program.
+const IMAGES_PLACES: [&str; 2] = ["../build/os/images", "../share/ichor/images"];
+
+/// The image of this name that was built here.
+fn built(name: &str) -> Option<String> {
+    let program = std::env::current_exe().ok()?;
+    let places = IMAGES_PLACES.iter().map(|place| program.with_file_name(place).join(name));
+    let found = places.filter(|path| path.is_file()).find_map(|path| path.canonicalize().ok())?;
+    Some(found.to_string_lossy().into_owned())
+}
 
 fn run(call: &Call) -> Result<(), Failure> {
     let mut maintenance = false;
+    let mut settings = settings(call)?;
     for preset in call.list("presets") {
-        match SOURCES.iter().find(|(name, _)| *name == preset) {
-            Some((_, flag)) if !call.given(flag) => {
-                let text = format!("preset {preset} needs --{flag}: images are not downloaded yet");
-                return Err(Failure::new(text));
+        match SOURCES.iter().find(|(name, ..)| *name == preset) {
+            Some((_, flag, image)) if !call.given(flag) => {
+                let Some(found) = built(image).filter(|_| !image.is_empty()) else {
+                    let text = format!("preset {preset} needs --{flag}: images are not downloaded yet");
+                    return Err(Failure::new(text).hint("`make images-os` builds an ISO and a disk image"));
+                };
+                settings.insert((*flag).to_owned(), found);
             }
             Some(_) => {}
             None if preset == "maintenance" => maintenance = true,
@@ -126,7 +143,7 @@ fn run(call: &Call) -> Result<(), Failure> {
             }
         }
     }
-    create::run_on(call, Some(PROVIDER), settings(call)?, maintenance)
+    create::run_on(call, Some(PROVIDER), settings, maintenance)
 }
 
 /// What is given, as settings of the provider; what is not, it knows.

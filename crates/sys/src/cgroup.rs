@@ -2,6 +2,7 @@
 //!
 //! v2 is what machines run; v1 is there for hosts that still bind the controllers to it.
 
+pub mod pressure;
 mod usage;
 
 use std::ffi::{CStr, CString};

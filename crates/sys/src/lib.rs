@@ -3,6 +3,7 @@
 //! Knows the kernel and nothing of resources or configuration. What PID 1 uses does not allocate once it runs.
 
 pub mod acpi;
+pub mod audit;
 pub mod boot_port;
 pub mod bounded;
 pub mod cgroup;
@@ -19,6 +20,7 @@ pub mod file;
 pub mod host;
 pub mod kmsg;
 pub mod listener;
+pub mod log_socket;
 pub mod loopdev;
 pub mod memory;
 pub mod module;

@@ -8,7 +8,7 @@ use ichor_wire::containerd::{
 use ichor_wire::cri::{ImageSpec, PullImageRequest};
 use prost::Message;
 use serde_json::Value;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::{Client, KUBERNETES};
 
@@ -43,7 +43,25 @@ impl From<Wire> for Image {
     }
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct DeleteImageRequest {
+    #[prost(string, tag = "1")]
+    name: String,
+}
+
 impl Client {
+    /// Forgets an image; containerd removes what nothing else needs. One that is not there is fine.
+    ///
+    /// # Errors
+    /// `Unavailable` when containerd does not answer, else what it says.
+    pub async fn remove_image(&self, namespace: &str, name: &str) -> Result<(), Status> {
+        let request = DeleteImageRequest { name: name.to_owned() };
+        match self.call("/containerd.services.images.v1.Images/Delete", namespace, &request).await {
+            Err(status) if status.code() == Code::NotFound => Ok(()),
+            done => done,
+        }
+    }
+
     /// All images of a namespace.
     ///
     /// # Errors

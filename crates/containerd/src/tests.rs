@@ -315,6 +315,19 @@ async fn images_have_sizes_and_are_pulled_once() {
 }
 
 #[tokio::test]
+async fn an_image_is_forgotten_in_its_namespace() {
+    const DELETE: &str = "/containerd.services.images.v1.Images/Delete";
+    let fake = Fake::start([(DELETE, Ok(vec![Bytes::new()]))]);
+    fake.client.remove_image(SYSTEM, "ghcr.io/x/y:1").await.unwrap();
+    let (namespace, body) = fake.sent(DELETE);
+    assert_eq!((namespace.as_str(), &body[..]), (SYSTEM, &b"\x0a\x0dghcr.io/x/y:1"[..]));
+    let gone = Fake::start([(DELETE, Err(Status::not_found("no such image")))]);
+    gone.client.remove_image(SYSTEM, "x").await.unwrap();
+    let refused = Fake::start([(DELETE, Err(Status::permission_denied("no")))]);
+    refused.client.remove_image(SYSTEM, "x").await.unwrap_err();
+}
+
+#[tokio::test]
 async fn nobody_there_is_unavailable_and_nonsense_is_an_error() {
     let absent = Client::new("/no/such/containerd.sock");
     let error = absent.containers(Driver::Containerd, SYSTEM).await.unwrap_err();

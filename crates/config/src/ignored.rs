@@ -68,7 +68,6 @@ const MOUNT_OPTIONS: &[&str] = &["bind", "rbind", "ro", "rw", "shared", "rshared
 
 /// Every ignored field of every document.
 pub static RULES: &[Rule] = &[
-    rule(ROOT_KIND, "debug", When::True, "service logs are not copied to the console; use `logs -f`"),
     rule(ROOT_KIND, "machine.disks", When::Contained, NO_DISKS),
     rule(ROOT_KIND, "machine.features.apidCheckExtKeyUsage", When::False, "the check cannot be turned off"),
     rule(ROOT_KIND, "machine.features.rbac", When::False, "authorization by role cannot be turned off"),
@@ -93,7 +92,6 @@ pub static RULES: &[Rule] = &[
     rule("HCloudVIPConfig", "", When::Set, NO_VIP),
     rule("KubeSpanEndpointsConfig", "", When::Set, NO_KUBESPAN),
     rule("Layer2VIPConfig", "", When::Set, NO_VIP),
-    rule("OOMConfig", "", When::Set, "no handler ends processes when memory runs out; the kernel's does"),
     rule("RawVolumeConfig", "", When::Contained, NO_DISKS),
     rule("RawVolumeConfig", "encryption", When::Set, NO_ENCRYPTION),
     rule("SideroLinkConfig", "", When::Set, "the SideroLink tunnel is not established yet"),
@@ -296,13 +294,11 @@ name: bond1
 links: [eth3]
 ";
         expect_test::expect![[r#"
-            debug: service logs are not copied to the console; use `logs -f`
             machine.features.rbac: authorization by role cannot be turned off
             machine.kubelet.extraMounts[1].options: mount options other than bind, rbind, ro, rw, shared and rshared are not applied yet
             machine.kubelet.extraMounts[1].uidMappings: idmapped mounts are not supported yet; the mount keeps the ids of its source
             machine.network.interfaces[1].bond: bonds are not created yet; the members stay single links
             machine.network.interfaces[1].vlans[0].vip: virtual addresses are not assigned to any node yet
-            OOMConfig: no handler ends processes when memory runs out; the kernel's does
             BondConfig/bond1: bonds are not created yet; the members stay single links"#]]
         .assert_eq(&ignored(text, Mode::CLOUD).join("\n"));
         let metal = ignored(text, Mode::METAL);

@@ -6,6 +6,7 @@
 pub mod base_spec;
 pub mod hosts;
 mod image_cache;
+mod image_gc;
 mod registries;
 pub mod toml;
 
@@ -45,6 +46,7 @@ const REGISTRIES: &str = "registries";
 pub const IMAGE_CACHE: &str = "image-cache";
 
 pub use image_cache::Registryd;
+pub use image_gc::{CRIImageGCController, ImageStore, StoredImage};
 
 /// What the runtime has to know of the machine.
 #[derive(Debug, Clone)]

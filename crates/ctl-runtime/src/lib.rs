@@ -5,6 +5,7 @@
 //! the identity, [`Files`] reads what the kernel shows in files.
 
 mod cluster;
+mod console;
 mod counters;
 pub mod cri;
 mod delivery;
@@ -19,6 +20,7 @@ mod machine_status;
 pub mod meta;
 mod modules;
 mod names;
+pub mod oom;
 mod params;
 mod ports;
 mod salt;
@@ -32,6 +34,7 @@ mod volumes;
 mod watchdog;
 
 pub use cluster::InfoController;
+pub use console::ConsoleLogController;
 pub use counters::{AdjtimeStatusController, StatsController, SwapStatusController, ZswapStatusController};
 pub use cri::CriHost;
 pub use delivery::{KernelLog, KernelRecords, KmsgLogDeliveryController, LogDeliveryController};
@@ -52,6 +55,7 @@ pub use machine_status::{MachineStatusController, MachineStatusPublisherControll
 pub use meta::{META_FILE, Meta, MetaError};
 pub use modules::{KernelModuleSpecController, LoadedKernelModuleController};
 pub use names::{IQNController, NQNController};
+pub use oom::{OOMController, SystemGroups};
 pub use params::{
     KSPP, KernelParamConfigController, KernelParamDefaultsController, KernelParamSpecController,
 };

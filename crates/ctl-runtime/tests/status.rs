@@ -364,10 +364,10 @@ async fn ignored_fields_and_arguments_are_reported_at_once() {
     assert_eq!(found.details[0], "talos.config=guestinfo…: VMware guest information is not read yet");
     assert!(found.details[1].starts_with("talos.platform=aws: "), "{}", found.details[1]);
 
-    configure(&state, "version: v1alpha1\ndebug: true\nmachine:\n  type: worker\n");
+    configure(&state, "version: v1alpha1\nmachine:\n  type: worker\n  features: {rbac: false}\n");
     harness.reconcile().await.unwrap();
     let found = state.get::<Diagnostic>("runtime", "config-not-applied").unwrap();
-    assert_eq!(found.details, ["debug: service logs are not copied to the console; use `logs -f`"]);
+    assert_eq!(found.details, ["machine.features.rbac: authorization by role cannot be turned off"]);
 
     configure(&state, "version: v1alpha1\nmachine:\n  type: worker\n");
     harness.reconcile().await.unwrap();

@@ -7,9 +7,10 @@ use ichor_ctl_block::mounts::SystemMounts;
 use ichor_ctl_block::volumes::SystemVolumes;
 use ichor_ctl_block::{META_LABEL, SystemBlock};
 use ichor_ctl_k8s::kubelet_service::KubeletServiceController;
+use ichor_ctl_runtime::cri::CRIImageGCController;
 use ichor_ctl_runtime::{
-    DirectoryVolumeController, HostFiles, KmsgLogDeliveryController, LogDeliveryController,
-    LogPersistenceController, Moment, Stages, StatusSink,
+    ConsoleLogController, DirectoryVolumeController, HostFiles, KmsgLogDeliveryController,
+    LogDeliveryController, LogPersistenceController, Moment, OOMController, Stages, StatusSink, SystemGroups,
 };
 use ichor_resource::block::{VolumePhase, VolumeStatus};
 use ichor_resource::runtime::MachineStatus;
@@ -70,6 +71,10 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
     shipping(node)?;
     let unified = ichor_sys::cgroup::Cgroups::detect(Path::new(ichor_sys::cgroup::MOUNT_POINT))
         .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Unified);
+    // The groups of a sandbox are part of its host's, and so is the pressure.
+    if unified && ichor_sys::power::in_first_pid_namespace() {
+        runtime.register(OOMController::new(SystemGroups { root: ichor_sys::cgroup::MOUNT_POINT.into() }))?;
+    }
     ichor_ctl_runtime::cri::register(
         runtime,
         crate::registryd::port(node.services.clone()),
@@ -97,6 +102,8 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         let kubelet = kubelet.requesting(ports.connect.clone()).on_volume(has_disks());
         runtime.register(kubelet)?;
         ichor_ctl_k8s::api::register(runtime, &ports)?;
+        let images = ichor_containerd::Client::new(&node.host.paths.containerd);
+        runtime.register(CRIImageGCController::new(images))?;
     }
     ichor_ctl_etcd::register(runtime)?;
     ichor_ctl_cluster::register(runtime, version::COMPATIBLE_TAG, Arc::new(trust::discovery))?;
@@ -140,7 +147,7 @@ async fn load_filesystem(state: ichor_cosi::State) {
     }
 }
 
-/// What is sent to other machines.
+/// What is sent to other machines, kept on disk and shown on the console.
 fn shipping(node: &Arc<Node>) -> Result<(), FamilyError> {
     let (runtime, drain) = (&node.store.controllers, &node.journal.shipping);
     let kernel = match node.host.own_kernel_log {
@@ -152,6 +159,7 @@ fn shipping(node: &Arc<Node>) -> Result<(), FamilyError> {
     let kept =
         LogPersistenceController::new(node.journal.logs.clone(), node.host.paths.ephemeral.join("log"));
     runtime.register(kept.on_volume(has_disks()))?;
+    runtime.register(ConsoleLogController::new(node.journal.console.clone()))?;
     runtime.register(EventsSinkController::new(node.journal.events.clone(), drain.clone()))?;
     Ok(())
 }

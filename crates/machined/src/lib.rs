@@ -17,6 +17,7 @@ pub mod kernel_log;
 mod kube;
 pub mod kubelet;
 pub mod lanes;
+pub mod log_services;
 pub mod maintenance;
 pub mod medium;
 pub mod meta;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use ichor_cosi::{Runtime, State, StateError, SystemClock};
 use ichor_ctl_config::ConfigStore;
 use ichor_ctl_runtime::{META_FILE, Meta};
-use ichor_observe::LogManager;
 use ichor_observe::ship::Drain;
+use ichor_observe::{ConsoleLogs, LogManager};
 use ichor_resource::block::VolumeLifecycle;
 use ichor_types::Cmdline;
 use tokio::runtime::Handle;
@@ -106,6 +106,8 @@ pub struct Journal {
     pub events: Events,
     /// What was written.
     pub logs: LogManager,
+    /// Which of it is on the console too.
+    pub console: ConsoleLogs,
     /// Who called what.
     pub audit: Audit,
     /// What is on its way to receivers of logs and events.
@@ -200,6 +202,7 @@ impl NodeParts {
                 events,
                 audit: Audit::kept(&self.logs, &host.paths.run),
                 logs: self.logs,
+                console: ConsoleLogs::default(),
                 shipping: Drain::default(),
             },
             store: Store { controllers: Runtime::new(state.clone()), state, config, meta },

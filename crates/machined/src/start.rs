@@ -134,7 +134,7 @@ pub fn api_thread() -> io::Result<Handle> {
 fn run(client: Client) -> Result<(), StartError> {
     let cmdline = Cmdline::parse(&ichor_sys::host::command_line().unwrap_or_default());
     let logs = LogManager::new();
-    let own_kernel_log = set_up_logging(&logs);
+    let (own_kernel_log, console) = set_up_logging(&logs);
     let environment = std::env::var("PLATFORM").ok();
     let signs = Signs {
         container_marker: Path::new("/usr/etc/in-container").exists(),
@@ -153,13 +153,13 @@ fn run(client: Client) -> Result<(), StartError> {
     info!(platform = platform.name, generation = inheritance.generation, "machined starts");
 
     controllers.block_on(async move {
-        let machine = Machine { platform, cmdline, paths, logs, own_kernel_log, supervisor, api };
+        let machine = Machine { platform, cmdline, paths, logs, own_kernel_log, console, supervisor, api };
         machine.run(inheritance.processes, inheritance.kept, power_requests).await
     })
 }
 
 /// Console lines go to the kernel log where it is ours, else to standard error and a ring.
-fn set_up_logging(logs: &LogManager) -> bool {
+fn set_up_logging(logs: &LogManager) -> (bool, Arc<dyn ConsoleSink>) {
     let own = ichor_sys::power::in_first_pid_namespace();
     if own {
         // The kernel takes the word only with a newline behind it.
@@ -171,8 +171,8 @@ fn set_up_logging(logs: &LogManager) -> bool {
         Some(sink) => Arc::new(sink),
         None => Arc::new(KernelSink::console(Box::new(io::stderr()), logs.ring(streams::KERNEL))),
     };
-    ichor_observe::install(LogLayer::new(logs, console, Level::INFO));
-    own
+    ichor_observe::install(LogLayer::new(logs, Arc::clone(&console), Level::INFO));
+    (own, console)
 }
 
 fn make_directories(paths: &Paths) -> Result<(), StartError> {
@@ -204,6 +204,7 @@ struct Machine {
     paths: Paths,
     logs: LogManager,
     own_kernel_log: bool,
+    console: Arc<dyn ConsoleSink>,
     supervisor: Supervisor,
     api: Handle,
 }
@@ -240,6 +241,8 @@ impl Machine {
         if node.host.own_kernel_log {
             tokio::spawn(streams::keep_kernel_log(node.journal.logs.ring(streams::KERNEL)));
         }
+        let (copies, logs) = (node.journal.console.clone(), node.journal.logs.clone());
+        tokio::spawn(async move { copies.run(logs, self.console).await });
         tokio::task::spawn_blocking(daemons::make_groups_ahead);
         let running = node.store.controllers.clone();
         tokio::spawn(async move { running.run(std::future::pending()).await });

@@ -87,6 +87,10 @@ impl Tasks for NodeTasks {
             Task::StartMachined => {
                 Box::pin(services::start_machined(manager, paths, Arc::clone(&self.serve)))
             }
+            Task::StartAuditd => {
+                Box::pin(services::start_auditd(manager, journal.logs.clone(), host.cmdline.clone()))
+            }
+            Task::StartSyslogd => Box::pin(services::start_syslogd(manager, journal.logs.clone())),
             Task::ReloadMeta => {
                 let has_disks = crate::families::has_disks();
                 let (node, meta) = (Arc::clone(&node), store.meta.clone());

@@ -285,11 +285,11 @@ mod tests {
     #[test]
     fn a_field_that_the_node_ignores_is_a_warning() {
         let platform = Platform { name: "sandbox".to_owned(), mode: PlatformMode::Cloud };
-        let text = "debug: true\nmachine:\n  type: worker\n  token: t\n  ca: {crt: Y2E=}\n\
+        let text = "machine:\n  features:\n    rbac: false\n  type: worker\n  token: t\n  ca: {crt: Y2E=}\n\
                     cluster:\n  controlPlane: {endpoint: 'https://10.0.0.1:6443'}\n";
         let (_, warnings) = checked(&platform, text.as_bytes()).unwrap();
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].starts_with("line 1, column 8: debug: "), "{warnings:?}");
+        assert!(warnings[0].starts_with("line 3, column 11: machine.features.rbac: "), "{warnings:?}");
         assert!(warnings[0].ends_with("(accepted and not applied)"), "{warnings:?}");
     }
 

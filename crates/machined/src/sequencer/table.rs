@@ -142,6 +142,10 @@ pub enum Task {
     StartUdevd,
     /// Starts the machine API and waits for it.
     StartMachined,
+    /// Starts the log of the kernel's audit records.
+    StartAuditd,
+    /// Starts the log of what programs say.
+    StartSyslogd,
     /// Reads META.
     ReloadMeta,
     /// Waits for somebody to take the installation medium out.
@@ -211,6 +215,8 @@ impl Task {
             Self::EnforceKspp => "enforceKSPPRequirements",
             Self::StartUdevd => "startUdevd",
             Self::StartMachined => "startMachined",
+            Self::StartAuditd => "startAuditd",
+            Self::StartSyslogd => "startSyslogd",
             Self::ReloadMeta => "reloadMeta",
             Self::HaltIfInstalled => "haltIfInstalled",
             Self::LoadConfig => "loadConfig",
@@ -271,6 +277,8 @@ impl Task {
             Self::UnmountPodMounts
             | Self::UnmountSystemDiskBindMounts
             | Self::UnmountEphemeralPartition
+            | Self::StartAuditd
+            | Self::StartSyslogd
             | Self::MemorySizeCheck
             | Self::StoreShutdown
             | Self::SendResetSignal
@@ -311,6 +319,11 @@ const INITIALIZE: &[Phase] = &[
     only("systemRequirements", &[Task::EnforceKspp], Check::OwnsKernel),
     only("udevd", &[Task::StartUdevd], Check::HasUdevd),
     phase("earlyServices", &[Task::StartMachined]),
+    // A machine without these logs is better than none.
+    Phase {
+        forgiving: true,
+        ..only("logServices", &[Task::StartAuditd, Task::StartSyslogd], Check::OwnsKernel)
+    },
     forgiving("meta", &[Task::ReloadMeta]),
     only("haltIfInstalled", &[Task::HaltIfInstalled], Check::HaltsIfInstalled),
     phase("config", &[Task::LoadConfig]),

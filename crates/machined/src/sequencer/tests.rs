@@ -182,8 +182,8 @@ async fn a_sequence_tells_its_story_and_skips_unchecked_phases() {
 fn a_kernel_and_its_devices_come_first_and_what_users_wrote_before_services() {
     let names = |request: &Request| plan(request).iter().map(|phase| phase.name).collect::<Vec<_>>();
     let initialize = names(&Request::Initialize);
-    assert_eq!(initialize[..3], ["systemRequirements", "udevd", "earlyServices"]);
-    assert_eq!(initialize[4..], ["haltIfInstalled", "config"]);
+    assert_eq!(initialize[..4], ["systemRequirements", "udevd", "earlyServices", "logServices"]);
+    assert_eq!(initialize[5..], ["haltIfInstalled", "config"]);
     assert_eq!(names(&Request::Boot), ["memorySizeCheck", "udevSetup", "userSetup", "startEverything"]);
     let forgiving = plan(&Request::Boot).iter().filter(|phase| phase.forgiving).count();
     assert_eq!(forgiving, 2, "a rule or a file that is wrong does not stop the boot");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tracing::info;
 
+use ichor_observe::LogManager;
 use ichor_types::{Cmdline, MachineType as Role};
 
 use super::{config, failed};
@@ -12,7 +13,7 @@ use crate::node::{Node, Paths};
 use crate::sequencer::{Task, TaskError};
 use crate::services::spec::TaskRun;
 use crate::services::{ServiceError, ServiceManager, ServiceSpec};
-use crate::{cri, daemons, environment, etcd, udevd};
+use crate::{cri, daemons, environment, etcd, log_services, udevd};
 
 /// Starts the device manager and waits for it.
 pub(super) async fn start_udevd(services: ServiceManager, cmdline: Cmdline) -> Result<(), TaskError> {
@@ -26,6 +27,25 @@ pub(super) async fn start_machined(
     serve: TaskRun,
 ) -> Result<(), TaskError> {
     start(&services, daemons::machined(&paths, serve), Task::StartMachined).await
+}
+
+/// Starts the log of the kernel's audit records, without waiting for it.
+pub(super) async fn start_auditd(
+    services: ServiceManager,
+    logs: LogManager,
+    cmdline: Cmdline,
+) -> Result<(), TaskError> {
+    if !log_services::is_audited(&cmdline) {
+        return Ok(());
+    }
+    services.load(log_services::auditd(&logs));
+    services.start(log_services::AUDITD).map_err(failed)
+}
+
+/// Starts the log of what programs say, without waiting for it.
+pub(super) async fn start_syslogd(services: ServiceManager, logs: LogManager) -> Result<(), TaskError> {
+    services.load(log_services::syslogd(&logs, log_services::LOG_SOCKET));
+    services.start(log_services::SYSLOGD).map_err(failed)
 }
 
 async fn start(services: &ServiceManager, spec: ServiceSpec, task: Task) -> Result<(), TaskError> {

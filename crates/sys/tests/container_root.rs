@@ -200,6 +200,29 @@ fn a_directory_can_be_the_root() {
 }
 
 #[test]
+fn a_root_can_be_read_only_and_what_it_covers_stays_its_own() {
+    on_a_machine(|dir| {
+        fs::create_dir(dir.join("data")).unwrap();
+        fs::create_dir(dir.join("empty")).unwrap();
+        mount::mount("none", &dir.join("data"), "tmpfs", MountFlags::empty(), "").unwrap();
+        fs::create_dir(dir.join("data/secret")).unwrap();
+        fs::write(dir.join("data/secret/file"), "hidden").unwrap();
+        let mut root = image(dir);
+        root[1] = format!("ro:{}", root[1]);
+        root.extend([format!("S{}", dir.join("data").display()), "/data".to_owned()]);
+        root.extend([format!("r{}", dir.join("empty").display()), "/data/secret".to_owned()]);
+        let before = mount_points();
+        let client = local::start().unwrap();
+        let script = "(exec 2>&-; echo x > /etc/new) || echo refused; ls /data/secret; echo y > /data/new";
+        let child = started(&client, &shell(root, script));
+        assert_eq!(output(&client, child), "refused\n");
+        assert_eq!(fs::read_to_string(dir.join("data/new")).unwrap(), "y\n");
+        assert_eq!(fs::read_to_string(dir.join("data/secret/file")).unwrap(), "hidden");
+        assert_eq!(mount_points(), before, "nothing of it shows on the machine");
+    });
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     on_a_machine(|dir| {
         let client = local::start().unwrap();

@@ -59,7 +59,8 @@ pub struct SpawnRequest {
     /// The root of a container, where the path of the program is then looked for: a directory, the options of an
     /// overlay with names relative to it (or `bind:` and a directory that is the root), and then pairs of what of the
     /// machine it sees and where. The first of a pair begins with `r` (to read), `w` (to write), or `R` and `W`: with
-    /// all that is mounted below, and later mounts seen on both sides. What is missing is left out.
+    /// all that is mounted below, and later mounts seen on both sides, or `s` and `S`: the same, with later mounts seen
+    /// on neither. What is missing is left out. `ro:` before the options makes a root that cannot be written to.
     pub root: Vec<String>,
 }
 

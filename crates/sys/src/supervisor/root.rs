@@ -31,19 +31,37 @@ const SHOWN_MAX: usize = STRINGS_MAX / 2;
 /// Starts the options of a root that is a directory already.
 pub(super) const BIND: &[u8] = b"bind:";
 
+/// Comes before the options of a root that the container cannot write to.
+pub(super) const READ_ONLY: &[u8] = b"ro:";
+
 /// Something of the machine, held.
 struct Held<'a> {
     tree: OwnedFd,
     directory: bool,
     read_only: bool,
-    shared: bool,
+    spread: Spread,
     target: &'a CStr,
+}
+
+/// Which mounts come along, and where later ones show.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spread {
+    /// None, and nowhere else.
+    Alone,
+    /// All below, and on both sides.
+    Shared,
+    /// All below, and nowhere else.
+    Separate,
 }
 
 /// Moves into the root that `parts` describe (see `SpawnRequest::root`).
 pub(super) fn enter<'a>(mut parts: impl Iterator<Item = &'a CStr> + Clone) -> io::Result<()> {
     let base = parts.next().ok_or(Errno::INVAL)?;
     let options = parts.next().ok_or(Errno::INVAL)?;
+    let (options, read_only) = match options.to_bytes_with_nul().strip_prefix(READ_ONLY) {
+        Some(rest) => (CStr::from_bytes_with_nul(rest).map_err(|_| Errno::INVAL)?, true),
+        None => (options, false),
+    };
     let mut held = [const { None }; SHOWN_MAX];
     let mut slots = held.iter_mut();
     // What lies below the stage is taken before it is covered, all else after: kernels list mounts by age, and
@@ -64,6 +82,10 @@ pub(super) fn enter<'a>(mut parts: impl Iterator<Item = &'a CStr> + Clone) -> io
     change_root()?;
     for shown in held.iter().flatten() {
         show(shown)?;
+    }
+    if read_only {
+        // The places to mount on are made by now.
+        mount_remount(c"/", MountFlags::BIND | MountFlags::RDONLY | kept_flags(c"/")?, c"")?;
     }
     // With nobody but itself: a kubelet in a root that is not shared would mount its directory once more.
     Ok(mount_change(c"/", MountPropagationFlags::SHARED)?)
@@ -97,11 +119,13 @@ where
 
 fn hold<'a>(source: &'a CStr, target: &'a CStr) -> io::Result<Held<'a>> {
     let (mode, path) = source.to_bytes_with_nul().split_first().ok_or(Errno::INVAL)?;
-    let (read_only, shared) = match mode {
-        b'r' => (true, false),
-        b'w' => (false, false),
-        b'R' => (true, true),
-        b'W' => (false, true),
+    let (read_only, spread) = match mode {
+        b'r' => (true, Spread::Alone),
+        b'w' => (false, Spread::Alone),
+        b'R' => (true, Spread::Shared),
+        b'W' => (false, Spread::Shared),
+        b's' => (true, Spread::Separate),
+        b'S' => (false, Spread::Separate),
         _ => return Err(Errno::INVAL.into()),
     };
     let path = CStr::from_bytes_with_nul(path).map_err(|_| Errno::INVAL)?;
@@ -111,7 +135,7 @@ fn hold<'a>(source: &'a CStr, target: &'a CStr) -> io::Result<Held<'a>> {
     }
     let found = rustix::fs::stat(path)?;
     let directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
-    Ok(Held { tree: clone(path, shared)?, directory, read_only, shared, target })
+    Ok(Held { tree: clone(path, spread != Spread::Alone)?, directory, read_only, spread, target })
 }
 
 /// A copy of a mount at `path`, peer of the mount it is of where that is shared.
@@ -156,9 +180,10 @@ fn show(held: &Held<'_>) -> io::Result<()> {
         let flags = MountFlags::BIND | MountFlags::RDONLY | kept_flags(held.target)?;
         mount_remount(held.target, flags, c"")?;
     }
-    let propagation = match held.shared {
-        true => MountPropagationFlags::SHARED | MountPropagationFlags::REC,
-        false => MountPropagationFlags::PRIVATE,
+    let propagation = match held.spread {
+        Spread::Shared => MountPropagationFlags::SHARED | MountPropagationFlags::REC,
+        Spread::Separate => MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+        Spread::Alone => MountPropagationFlags::PRIVATE,
     };
     Ok(mount_change(held.target, propagation)?)
 }

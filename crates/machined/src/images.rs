@@ -9,7 +9,7 @@ use ichor_containerd::{Client, ImageRoot, SYSTEM, reference};
 use crate::services::{BoxFuture, ContainerMount, ContainerSpec, ImagePort, ProcessSpec, Root};
 
 /// Where programs are when neither image nor service says so.
-const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What every container sees of the machine, unless it sees something else in the place. The machine's own `/proc`,
 /// not a new one: what covers parts of it is there for a reason.
@@ -114,22 +114,28 @@ pub(crate) fn complete(spec: ContainerSpec, image: ImageRoot) -> Result<ProcessS
     env.retain(|variable| !process.env.iter().any(|own| name(own) == name(variable)));
     env.append(&mut process.env);
     process.env = env;
+    let mounts = with_usual(&spec.mounts);
+    process.root = Some(Root { base: image.base, options: image.options, mounts });
+    Ok(process)
+}
+
+/// These mounts with the usual ones before them, unless they see something else in the place.
+pub(crate) fn with_usual(mounts: &[ContainerMount]) -> Vec<ContainerMount> {
     // `/dev` of its own stands for all that is in it.
     let taken = |target: &str| {
         let covers = |mount: &ContainerMount| {
             target == mount.target || (target.starts_with("/dev/") && mount.target == "/dev")
         };
-        spec.mounts.iter().any(covers)
+        mounts.iter().any(covers)
     };
     let usual = USUAL.iter().filter(|(_, path)| !taken(path)).map(|(mode, path)| ContainerMount {
         source: (*path).to_owned(),
         target: (*path).to_owned(),
         read_only: matches!(*mode, "r" | "R"),
         shared: matches!(*mode, "R" | "W"),
+        separate: false,
     });
-    let mounts = usual.chain(spec.mounts.iter().cloned()).collect();
-    process.root = Some(Root { base: image.base, options: image.options, mounts });
-    Ok(process)
+    usual.chain(mounts.iter().cloned()).collect()
 }
 
 #[cfg(test)]
@@ -177,8 +183,12 @@ mod tests {
 
     #[test]
     fn the_usual_view_gives_way() {
-        let mount =
-            ContainerMount { source: "/dev".into(), target: "/dev".into(), read_only: false, shared: true };
+        let mount = ContainerMount {
+            source: "/dev".into(),
+            target: "/dev".into(),
+            shared: true,
+            ..ContainerMount::default()
+        };
         let spec = ContainerSpec { mounts: vec![mount], ..ContainerSpec::default() };
         let root = complete(spec, image()).unwrap().root.unwrap();
         let targets: Vec<&str> = root.mounts.iter().map(|mount| mount.target.as_str()).collect();

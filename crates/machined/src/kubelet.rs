@@ -1,16 +1,18 @@
 //! The service `kubelet`: the container it runs in, what of the machine it sees, its health check.
 
 use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ichor_cosi::State;
 use ichor_ctl_k8s::kubelet_service::{KubeletPort, KubeletRun};
 use ichor_http::client::{Client, ClientError, Limits as HttpLimits};
-use ichor_resource::k8s::ExtraMount;
+use ichor_resource::k8s::{ExtraMount, IdMapping};
 use ichor_resource::network::NetworkStatus;
 use ichor_resource::time::TimeStatus;
 use ichor_sys::cgroup::Limits;
+use ichor_sys::staged_mount::{self, IdRange, StagedMount};
 
 use crate::daemons::{holds, own_group};
 use crate::node::Host;
@@ -24,6 +26,12 @@ pub const KUBELET: &str = "kubelet";
 
 /// The mark of the plan that the running kubelet was started with; gone after a reboot.
 pub const MARK: &str = "/system/run/kubelet/started-with";
+
+/// Where additional mounts are prepared that are more than a plain bind.
+const STAGE: &str = "/system/run/mounts/kubelet";
+
+/// Options that init applies by itself.
+const PLAIN_OPTIONS: [&str; 6] = ["bind", "rbind", "ro", "rw", "shared", "rshared"];
 
 const GROUP: &str = "podruntime/kubelet";
 const PROGRAM: &str = "/usr/local/bin/kubelet";
@@ -117,8 +125,12 @@ impl Kubelet {
             Box::pin(async move {
                 let planned =
                     planned.ok_or("the kubelet has no specification yet; it starts when it has one")?;
-                let container = container(&planned, environment)?;
-                let make = move || planned.extra_mounts.iter().try_for_each(|mount| make(&mount.source));
+                let container = container(&planned, environment);
+                let make = move || {
+                    let mut bound = planned.extra_mounts.iter().filter(|mount| binds(mount));
+                    bound.try_for_each(|mount| make(&mount.source))?;
+                    stage(&planned.extra_mounts, Path::new(STAGE))
+                };
                 tokio::task::spawn_blocking(make).await.map_err(|error| error.to_string())??;
                 Ok(Run::Container(container))
             })
@@ -160,7 +172,7 @@ fn make(source: &str) -> Result<(), String> {
 }
 
 /// The container of a kubelet. Pure.
-fn container(spec: &KubeletRun, environment: Vec<String>) -> Result<ContainerSpec, String> {
+fn container(spec: &KubeletRun, environment: Vec<String>) -> ContainerSpec {
     let mut args = vec![PROGRAM.to_owned()];
     args.extend(spec.args.iter().cloned());
     let mount = |(source, target, show): &(&str, &str, Show)| ContainerMount {
@@ -168,11 +180,10 @@ fn container(spec: &KubeletRun, environment: Vec<String>) -> Result<ContainerSpe
         target: (*target).to_owned(),
         read_only: *show != Show::Shared,
         shared: *show != Show::ReadOnly,
+        separate: false,
     };
     let mut mounts: Vec<ContainerMount> = MOUNTS.iter().map(mount).collect();
-    for extra in &spec.extra_mounts {
-        mounts.push(extra_mount(extra)?);
-    }
+    mounts.extend(spec.extra_mounts.iter().enumerate().map(|(index, mount)| extra_mount(index, mount)));
     let process = ProcessSpec {
         path: PROGRAM.to_owned(),
         args,
@@ -182,24 +193,69 @@ fn container(spec: &KubeletRun, environment: Vec<String>) -> Result<ContainerSpe
         oom_score_adj: -450,
         ..ProcessSpec::default()
     };
-    Ok(ContainerSpec { image: spec.image.clone(), process, mounts })
+    ContainerSpec { image: spec.image.clone(), process, mounts }
 }
 
-fn extra_mount(mount: &ExtraMount) -> Result<ContainerMount, String> {
+fn binds(mount: &ExtraMount) -> bool {
+    let bind = |option: &String| matches!(option.as_str(), "bind" | "rbind");
+    mount.r#type == "bind" || mount.options.iter().any(bind)
+}
+
+/// Whether init can show it without any preparation.
+fn is_plain(mount: &ExtraMount) -> bool {
+    let plain = |option: &String| PLAIN_OPTIONS.contains(&option.as_str());
+    let mapped = !mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty();
+    binds(mount) && !mapped && mount.options.iter().all(plain)
+}
+
+fn extra_mount(index: usize, mount: &ExtraMount) -> ContainerMount {
     let has = |names: &[&str]| mount.options.iter().any(|option| names.contains(&option.as_str()));
-    let binds = has(&["bind", "rbind"]) || mount.r#type == "bind";
-    if !binds {
-        return Err(format!(
-            "machine.kubelet.extraMounts: {:?} is of type {:?}; only bind mounts can be added",
-            mount.destination, mount.r#type
-        ));
+    match is_plain(mount) {
+        true => ContainerMount {
+            source: mount.source.clone(),
+            target: mount.destination.clone(),
+            read_only: has(&["ro"]),
+            shared: has(&["rbind", "shared", "rshared"]),
+            separate: false,
+        },
+        // What the options say is true of the staged mount already.
+        false => ContainerMount {
+            source: format!("{STAGE}/{index}"),
+            target: mount.destination.clone(),
+            shared: true,
+            ..ContainerMount::default()
+        },
     }
-    Ok(ContainerMount {
-        source: mount.source.clone(),
-        target: mount.destination.clone(),
-        read_only: has(&["ro"]),
-        shared: has(&["rbind", "shared", "rshared"]),
-    })
+}
+
+/// Prepares the mounts that have more to them. Blocks.
+fn stage(mounts: &[ExtraMount], stage: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("machine.kubelet.extraMounts: {error}");
+    let ranges = |mappings: &[IdMapping]| {
+        let range = |mapping: &IdMapping| IdRange {
+            container_id: mapping.container_id,
+            host_id: mapping.host_id,
+            size: mapping.size,
+        };
+        mappings.iter().map(range).collect()
+    };
+    let special: Vec<(usize, &ExtraMount)> =
+        mounts.iter().enumerate().filter(|(_, mount)| !is_plain(mount)).collect();
+    if special.is_empty() {
+        return staged_mount::close_stage(stage).map_err(failed);
+    }
+    staged_mount::open_stage(stage).map_err(failed)?;
+    for (index, mount) in special {
+        let staged = StagedMount {
+            source: mount.source.clone(),
+            kind: mount.r#type.clone(),
+            options: mount.options.clone(),
+            uids: ranges(&mount.uid_mappings),
+            gids: ranges(&mount.gid_mappings),
+        };
+        staged.make(stage, &index.to_string()).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Asks the kubelet itself.
@@ -244,15 +300,40 @@ mod tests {
             args: vec!["--v=2".into()],
             extra_mounts: vec![extra.clone()],
         };
-        let container = container(&spec, vec!["A=1".into()]).unwrap();
+        let container = container(&spec, vec!["A=1".into()]);
         assert_eq!(container.process.args, [PROGRAM, "--v=2"]);
         assert_eq!(container.mounts.len(), MOUNTS.len() + 1);
         let last = container.mounts.last().unwrap();
         assert!(last.read_only && last.shared && last.target == "/var/data");
         let run = container.mounts.iter().find(|mount| mount.target == "/var/run").unwrap();
         assert!(run.source == "/run" && run.shared && !run.read_only);
-        let tmpfs = ExtraMount { r#type: "tmpfs".into(), options: Vec::new(), ..extra };
-        assert!(extra_mount(&tmpfs).unwrap_err().contains("only bind mounts"));
+    }
+
+    #[test]
+    fn what_is_more_than_a_plain_bind_is_prepared() {
+        let plain = ExtraMount {
+            destination: "/data".into(),
+            r#type: "bind".into(),
+            source: "/var/data".into(),
+            options: vec!["rbind".into(), "ro".into()],
+            ..ExtraMount::default()
+        };
+        assert_eq!(extra_mount(3, &plain).source, "/var/data");
+        let mapping = IdMapping { container_id: 0, host_id: 1000, size: 10 };
+        let others = [
+            ExtraMount { r#type: "tmpfs".into(), options: Vec::new(), ..plain.clone() },
+            ExtraMount { options: vec!["bind".into(), "noexec".into()], ..plain.clone() },
+            ExtraMount { uid_mappings: vec![mapping.clone()], ..plain.clone() },
+            ExtraMount { gid_mappings: vec![mapping], ..plain.clone() },
+        ];
+        for mount in others {
+            let shown = extra_mount(3, &mount);
+            assert_eq!(
+                (shown.source.as_str(), shown.target.as_str()),
+                ("/system/run/mounts/kubelet/3", "/data")
+            );
+            assert!(shown.shared && !shown.read_only, "the prepared mount says the rest");
+        }
     }
 
     struct NoProcesses;
@@ -298,7 +379,7 @@ mod tests {
         let later = KubeletSpec { image: "kubelet:2".into(), ..KubeletSpec::default() };
         state.create("k8s", KUBELET, later, "").unwrap();
         let Ok(Run::Container(found)) = plan().await else { panic!("a container") };
-        assert_eq!(found, container(&run, vec!["A=1".into()]).unwrap());
+        assert_eq!(found, container(&run, vec!["A=1".into()]));
         assert!(source.is_dir(), "sources of extra mounts are created");
     }
 }

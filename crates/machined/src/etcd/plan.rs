@@ -145,7 +145,7 @@ impl Planner {
             source: path.clone(),
             target: path,
             read_only,
-            shared: false,
+            ..ContainerMount::default()
         };
         ContainerSpec {
             image: spec.image.clone(),

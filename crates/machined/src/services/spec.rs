@@ -66,7 +66,8 @@ pub struct ProcessSpec {
 pub struct Root {
     /// The directory that names in the options are relative to.
     pub base: String,
-    /// Options of the overlay mount, or a `bind:` and a directory that is the root already.
+    /// Options of the overlay mount, or a `bind:` and a directory that is the root already; `ro:` before them makes it
+    /// read-only.
     pub options: String,
     /// What of the machine shows in it.
     pub mounts: Vec<ContainerMount>,
@@ -77,11 +78,13 @@ impl Root {
     pub fn parts(&self) -> Vec<String> {
         let mut parts = vec![self.base.clone(), self.options.clone()];
         for mount in &self.mounts {
-            let mode = match (mount.read_only, mount.shared) {
-                (true, false) => 'r',
-                (false, false) => 'w',
-                (true, true) => 'R',
-                (false, true) => 'W',
+            let mode = match (mount.read_only, mount.shared, mount.separate) {
+                (true, _, true) => 's',
+                (false, _, true) => 'S',
+                (true, false, false) => 'r',
+                (false, false, false) => 'w',
+                (true, true, false) => 'R',
+                (false, true, false) => 'W',
             };
             parts.extend([format!("{mode}{}", mount.source), mount.target.clone()]);
         }
@@ -111,6 +114,8 @@ pub struct ContainerMount {
     pub read_only: bool,
     /// With all below it, and mounts made later seen on both sides.
     pub shared: bool,
+    /// With all below it, and mounts made later seen on neither side; wins over `shared`.
+    pub separate: bool,
 }
 
 impl ProcessSpec {

@@ -61,10 +61,6 @@ const NO_BOND: &str = "bonds are not created yet; the members stay single links"
 const NO_WIREGUARD: &str = "WireGuard links are not created yet";
 const NO_VIP: &str = "virtual addresses are not assigned to any node yet";
 const NO_KUBESPAN: &str = "KubeSpan does not run yet; traffic between nodes is not encrypted by it";
-const NO_ID_MAPPING: &str = "idmapped mounts are not supported yet; the mount keeps the ids of its source";
-
-/// Mount options of the kubelet's additional mounts that the node applies.
-const MOUNT_OPTIONS: &[&str] = &["bind", "rbind", "ro", "rw", "shared", "rshared"];
 
 /// Every ignored field of every document.
 pub static RULES: &[Rule] = &[
@@ -72,14 +68,6 @@ pub static RULES: &[Rule] = &[
     rule(ROOT_KIND, "machine.features.apidCheckExtKeyUsage", When::False, "the check cannot be turned off"),
     rule(ROOT_KIND, "machine.features.rbac", When::False, "authorization by role cannot be turned off"),
     rule(ROOT_KIND, "machine.install", When::Installed, NO_INSTALL),
-    rule(ROOT_KIND, "machine.kubelet.extraMounts[].gidMappings", When::Set, NO_ID_MAPPING),
-    rule(
-        ROOT_KIND,
-        "machine.kubelet.extraMounts[].options",
-        When::OtherThan(MOUNT_OPTIONS),
-        "mount options other than bind, rbind, ro, rw, shared and rshared are not applied yet",
-    ),
-    rule(ROOT_KIND, "machine.kubelet.extraMounts[].uidMappings", When::Set, NO_ID_MAPPING),
     rule(ROOT_KIND, "machine.network.interfaces[].bond", When::Set, NO_BOND),
     rule(ROOT_KIND, "machine.network.interfaces[].vip", When::Set, NO_VIP),
     rule(ROOT_KIND, "machine.network.interfaces[].vlans[].vip", When::Set, NO_VIP),
@@ -88,7 +76,6 @@ pub static RULES: &[Rule] = &[
     rule(ROOT_KIND, "machine.systemDiskEncryption", When::Set, NO_ENCRYPTION),
     rule("BondConfig", "", When::Set, NO_BOND),
     rule("ExistingVolumeConfig", "", When::Contained, NO_DISKS),
-    rule("ExtensionServiceConfig", "", When::Set, "extension services are not started yet"),
     rule("HCloudVIPConfig", "", When::Set, NO_VIP),
     rule("KubeSpanEndpointsConfig", "", When::Set, NO_KUBESPAN),
     rule("Layer2VIPConfig", "", When::Set, NO_VIP),
@@ -295,8 +282,6 @@ links: [eth3]
 ";
         expect_test::expect![[r#"
             machine.features.rbac: authorization by role cannot be turned off
-            machine.kubelet.extraMounts[1].options: mount options other than bind, rbind, ro, rw, shared and rshared are not applied yet
-            machine.kubelet.extraMounts[1].uidMappings: idmapped mounts are not supported yet; the mount keeps the ids of its source
             machine.network.interfaces[1].bond: bonds are not created yet; the members stay single links
             machine.network.interfaces[1].vlans[0].vip: virtual addresses are not assigned to any node yet
             BondConfig/bond1: bonds are not created yet; the members stay single links"#]]

@@ -11,6 +11,7 @@ pub mod cri;
 mod delivery;
 mod diagnostics;
 mod documents;
+pub mod extension_services;
 mod extensions;
 mod facts;
 mod hardware;

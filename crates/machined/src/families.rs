@@ -8,6 +8,7 @@ use ichor_ctl_block::volumes::SystemVolumes;
 use ichor_ctl_block::{META_LABEL, SystemBlock};
 use ichor_ctl_k8s::kubelet_service::KubeletServiceController;
 use ichor_ctl_runtime::cri::CRIImageGCController;
+use ichor_ctl_runtime::extension_services::ExtensionServiceController;
 use ichor_ctl_runtime::{
     ConsoleLogController, DirectoryVolumeController, HostFiles, KmsgLogDeliveryController,
     LogDeliveryController, LogPersistenceController, Moment, OOMController, Stages, StatusSink, SystemGroups,
@@ -22,6 +23,7 @@ use crate::api::configuration::validation_mode;
 use crate::api::streams;
 use crate::event_sink::EventsSinkController;
 use crate::events::{Events, Payload, Tail};
+use crate::extension_services::Extensions;
 use crate::kernel_log::NodeKernelLog;
 use crate::kubelet;
 use crate::node::Node;
@@ -67,6 +69,8 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
         kubernetes: Path::new(KUBELET_RUNTIME).exists(),
     };
     ichor_ctl_runtime::register(runtime, ports)?;
+    let extensions = Extensions::new(&node.host, &node.store.state, &node.services, &node.journal.console);
+    runtime.register(ExtensionServiceController::new(extensions, "/"))?;
     volumes(node)?;
     shipping(node)?;
     let unified = ichor_sys::cgroup::Cgroups::detect(Path::new(ichor_sys::cgroup::MOUNT_POINT))

@@ -19,6 +19,7 @@ use crate::events::Events;
 use crate::images::Images;
 use crate::installer::Installer;
 use crate::kubelet::Kubelet;
+use crate::last_boot::LastBoot;
 use crate::meta;
 use crate::platform::Platform;
 use crate::sequencer::Sequencer;
@@ -121,6 +122,8 @@ pub struct Power {
     pub sequencer: Sequencer,
     /// Whether this node may end the machine; in somebody else's container it may not.
     pub is_owned: bool,
+    /// Why it went down the last time, and the record of this boot.
+    pub last_boot: LastBoot,
 }
 
 /// A running node, by capability. Its API and its tasks are handed the parts they need.
@@ -197,7 +200,11 @@ impl NodeParts {
         let node = Arc::new(Node {
             etcd: Member::new(&host, &state, &services),
             kubelet: Kubelet::new(&host, &state, &services),
-            power: Power { sequencer, is_owned: host.platform.mode.owns_power() },
+            power: Power {
+                sequencer,
+                is_owned: host.platform.mode.owns_power(),
+                last_boot: LastBoot::new(&host.paths, meta.clone()),
+            },
             journal: Journal {
                 events,
                 audit: Audit::kept(&self.logs, &host.paths.run),

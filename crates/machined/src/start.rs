@@ -315,6 +315,8 @@ async fn emergency(node: &Node, supervisor: &Supervisor, tasks: &NodeTasks) {
         return std::future::pending().await;
     }
     error!("a sequence failed; rebooting in {} s", COUNTDOWN.as_secs());
+    let by = "machined, because a sequence failed";
+    node.power.last_boot.asked(crate::families::has_disks(), "reboot", by).await;
     tokio::time::sleep(COUNTDOWN).await;
     supervisor.reboot(tasks.emergency());
 }

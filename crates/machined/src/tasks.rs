@@ -22,7 +22,7 @@ use crate::sequencer::{Check, Request, Task, TaskContext, TaskError, Tasks};
 use crate::services::BoxFuture;
 use crate::services::spec::TaskRun;
 use crate::supervisor::Supervisor;
-use crate::udevd;
+use crate::{families, last_boot, udevd};
 
 pub(crate) use storage::VOLUMES;
 
@@ -81,7 +81,9 @@ impl Tasks for NodeTasks {
                 (journal.clone(), self.supervisor.clone(), Arc::clone(&context.actor));
             Box::pin(async move { power::end(journal, supervisor, &actor, command).await })
         };
-        match task {
+        let action = last_boot::action(context.request.sequence(), task);
+        let (last_boot, actor) = (node.power.last_boot.clone(), Arc::clone(&context.actor));
+        let work: BoxFuture<'static, Result<(), TaskError>> = match task {
             Task::EnforceKspp => Box::pin(kspp::enforce(state, host.cmdline.clone())),
             Task::StartUdevd => Box::pin(services::start_udevd(manager, host.cmdline.clone())),
             Task::StartMachined => {
@@ -92,17 +94,19 @@ impl Tasks for NodeTasks {
             }
             Task::StartSyslogd => Box::pin(services::start_syslogd(manager, journal.logs.clone())),
             Task::ReloadMeta => {
-                let has_disks = crate::families::has_disks();
+                let has_disks = families::has_disks();
                 let (node, meta) = (Arc::clone(&node), store.meta.clone());
+                let (last_boot, logs) = (node.power.last_boot.clone(), journal.logs.clone());
                 Box::pin(async move {
-                    storage::reload_meta(state, meta, has_disks).await?;
-                    if has_disks {
+                    let loaded = storage::reload_meta(state, meta, has_disks).await;
+                    last_boot.learn(&logs, has_disks).await;
+                    if loaded.is_ok() && has_disks {
                         install::after_meta(&node).await;
                     }
-                    Ok(())
+                    loaded
                 })
             }
-            Task::LoadConfig => Box::pin(config::load(state, crate::families::has_disks())),
+            Task::LoadConfig => Box::pin(config::load(state, families::has_disks())),
             Task::MemorySizeCheck => {
                 config::check_memory(&state);
                 done()
@@ -164,6 +168,14 @@ impl Tasks for NodeTasks {
             }
             Task::Reboot => end(RebootCommand::Restart),
             Task::Shutdown => end(power::shutdown_command(&host.cmdline)),
+        };
+        match action {
+            Some(action) => Box::pin(async move {
+                // Before anything else: whatever goes wrong on the way, this is why.
+                last_boot.asked(families::has_disks(), action, &last_boot::who(&actor)).await;
+                work.await
+            }),
+            None => work,
         }
     }
 

@@ -23,7 +23,8 @@ pub static WHY: Command = Command {
     long: "Walks from the symptom to the cause and says what to do. Without an argument, or with \"node\", tells all\n\
            that is wrong with the machines. With a service's name tells why it waits, fails or is unhealthy; with a\n\
            resource type and an id why that resource is not there. A machine that does not answer is explained from\n\
-           here.\n\n\
+           here. With --last-boot tells why the machines went down the last time: asked for, power cut, panic, out of\n\
+           memory, watchdog, or an upgrade that was taken back.\n\n\
            Exit status 0 means that nothing is wrong.",
     examples: &[
         "why",
@@ -31,6 +32,7 @@ pub static WHY: Command = Command {
         "why apicertificate api",
         "why -n 10.5.0.2,10.5.0.3 -o json",
         "why --insecure -n 10.5.0.2",
+        "why --last-boot",
     ],
     args: Args::between("[node | SERVICE | TYPE [ID]]", 0, 2)
         .complete(&[Complete::Service, Complete::Nothing]),
@@ -40,6 +42,7 @@ pub static WHY: Command = Command {
             .short('o')
             .default("text")
             .complete(Complete::Words(&["text", "json"])),
+        Flag::switch("last-boot", "tell why the machines went down the last time"),
         Flag::switch("insecure", "ask a machine that waits for its configuration").short('i'),
     ],
     run: Some(run),
@@ -52,6 +55,7 @@ flags! {
     WhyFlags {
         connection: connection(),
         insecure: on("insecure"),
+        last_boot: on("last-boot"),
         target: arg(0),
         id: arg(1),
         namespace: text("namespace"),
@@ -68,7 +72,13 @@ fn run(call: &Call) -> Result<(), Failure> {
             );
         }
     };
-    let flags = WhyFlags::of(call);
+    let mut flags = WhyFlags::of(call);
+    if flags.last_boot {
+        if !flags.target.is_empty() {
+            return Err(Failure::new("--last-boot is about the whole machine").hint("leave the argument out"));
+        }
+        flags.target = "last-boot".to_owned();
+    }
     block_on(async {
         let answers = ask(&flags).await?;
         if as_json {

@@ -18,11 +18,15 @@ use ichor_wire::ichor::node::{
 
 use super::machine::Api;
 use crate::lanes::HOST;
+use crate::last_boot::LastBootAnswer;
 use crate::node::Store;
 use crate::services::{Record, ServiceManager, ServiceSpec};
 
 /// Bytes of a service's log that are looked at for its last lines.
 const LOG_TAIL: usize = 2048;
+
+/// The question why the machine went down.
+const LAST_BOOT: &str = "last-boot";
 
 /// Longest text a question may carry.
 const TEXT_MAX: usize = 256;
@@ -31,6 +35,10 @@ const TEXT_MAX: usize = 256;
 impl NodeService for Api {
     async fn why(&self, request: Request<WhyRequest>) -> Result<Response<WhyResponse>, Status> {
         let request = request.into_inner();
+        if request.target == LAST_BOOT {
+            let report = last_boot(self.node.power.last_boot.told());
+            return Ok(Response::new(WhyResponse { messages: vec![wire(report)] }));
+        }
         let target = target(&self.node.store.state, &self.node.services, &request)?;
         let neighbours = HOST.run(ichor_sys::neighbours::read).await;
         let mut snapshot = snapshot(&self.node.store, &self.node.services, &self.node.journal.logs);
@@ -55,6 +63,35 @@ fn shown(found: Vec<ichor_sys::neighbours::Neighbour>) -> Vec<Neighbour> {
         answers: one.answers,
     };
     found.into_iter().map(shown).collect()
+}
+
+/// Why the machine went down, as a report.
+fn last_boot(told: Option<LastBootAnswer>) -> Report {
+    let Some(told) = told else {
+        let summary = "this boot has not yet found out how the last one ended; ask again".to_owned();
+        return Report { healthy: true, summary, findings: Vec::new() };
+    };
+    let advice = match told.kind.as_str() {
+        "panic" | "out-of-memory" => "read the kernel's last messages: logs last-crash",
+        "watchdog" => "look for what kept the machine busy: logs of machined and kernel below /var/log",
+        "power-cut" => {
+            "look at the power supply; kernels tell of a panic only where they have a place to write it to (pstore)"
+        }
+        "failed-slot" => {
+            "the system of before runs; read what the new one wrote below /var/log before you upgrade again"
+        }
+        _ => "",
+    };
+    let healthy = told.is_well();
+    let finding = ichor_why::Finding {
+        kind: "last-boot",
+        subject: "last boot".to_owned(),
+        summary: told.text.clone(),
+        because: Vec::new(),
+        advice: advice.to_owned(),
+        also: Vec::new(),
+    };
+    Report { healthy, summary: told.text, findings: if healthy { Vec::new() } else { vec![finding] } }
 }
 
 /// What the question is about: a service before a resource type, since there are few of them.
@@ -206,5 +243,26 @@ fn wire(report: Report) -> Why {
         healthy: report.healthy,
         summary: report.summary,
         findings: report.findings.into_iter().map(finding).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_boot_is_a_finding_only_when_nobody_asked_for_its_end() {
+        let answer =
+            |kind: &str| Some(LastBootAnswer { kind: kind.to_owned(), text: "so it was".to_owned() });
+        for kind in ["asked", "unknown"] {
+            let report = last_boot(answer(kind));
+            assert!(report.healthy && report.findings.is_empty() && report.summary == "so it was", "{kind}");
+        }
+        for kind in ["power-cut", "panic", "out-of-memory", "watchdog", "failed-slot"] {
+            let report = last_boot(answer(kind));
+            assert!(!report.healthy && report.findings.len() == 1, "{kind}");
+            assert!(!report.findings[0].advice.is_empty(), "{kind}");
+        }
+        assert!(last_boot(None).healthy);
     }
 }

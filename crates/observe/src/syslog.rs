@@ -1,8 +1,10 @@
 //! Messages of `syslog(3)`, as RFC 3164 and RFC 5424 have them, made one JSON object each.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use jiff::civil::DateTime;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// Bytes of a message that are looked at; the rest is cut.
 pub const MESSAGE_MAX: usize = 1024;
@@ -17,6 +19,9 @@ const NO_TAG: &str = "unknown";
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
+/// What a message says, in the order in which it is written.
+type Parts = BTreeMap<&'static str, Value>;
+
 /// The JSON line of a message; none for one that has neither form. `now` gives the year, which the older form lacks.
 pub fn parse(message: &[u8], now: Timestamp) -> Option<String> {
     let text = String::from_utf8_lossy(&message[..message.len().min(MESSAGE_MAX)]);
@@ -28,22 +33,20 @@ pub fn parse(message: &[u8], now: Timestamp) -> Option<String> {
         Some((version, rest)) if is_version(version) => newer(version, rest)?,
         _ => older(rest, now)?,
     };
-    parts.insert("priority".into(), priority.into());
-    parts.insert("facility".into(), (priority >> 3).into());
-    parts.insert("severity".into(), (priority & 7).into());
-    Some(Value::Object(parts).to_string())
+    parts.extend([
+        ("priority", priority.into()),
+        ("facility", (priority >> 3).into()),
+        ("severity", (priority & 7).into()),
+    ]);
+    serde_json::to_string(&parts).ok()
 }
 
 fn is_version(word: &str) -> bool {
     (1..=2).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn object<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
-    pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
-}
-
 /// `Feb 16 17:54:19 [hostname ][tag[pid]: ]content`.
-fn older(text: &str, now: Timestamp) -> Option<Map<String, Value>> {
+fn older(text: &str, now: Timestamp) -> Option<Parts> {
     let (stamp, rest) = text.split_at_checked(15)?;
     let timestamp = stamp_of(stamp, now)?;
     let rest = rest.strip_prefix(' ').unwrap_or(rest);
@@ -54,7 +57,7 @@ fn older(text: &str, now: Timestamp) -> Option<Map<String, Value>> {
             None => (NO_HOSTNAME, NO_TAG, rest),
         },
     };
-    Some(object([
+    Some(Parts::from([
         ("timestamp", timestamp.into()),
         ("hostname", hostname.into()),
         ("tag", tag.into()),
@@ -89,7 +92,7 @@ fn tagged(text: &str) -> Option<(&str, &str)> {
 }
 
 /// `1 <time> <host> <app> <process> <message id> <structured data>[ <message>]`, after the version.
-fn newer(version: &str, text: &str) -> Option<Map<String, Value>> {
+fn newer(version: &str, text: &str) -> Option<Parts> {
     let mut fields = text.splitn(6, ' ');
     let mut field = || fields.next();
     let (timestamp, hostname, app) = (field()?, field()?, field()?);
@@ -99,7 +102,7 @@ fn newer(version: &str, text: &str) -> Option<Map<String, Value>> {
         stamp => stamp.parse::<Timestamp>().is_ok().then_some(stamp)?,
     };
     let (data, message) = rest.split_at(data_len(rest)?);
-    Some(object([
+    Some(Parts::from([
         ("version", version.parse::<u8>().ok()?.into()),
         ("timestamp", timestamp.into()),
         ("hostname", hostname.into()),

@@ -118,6 +118,7 @@ impl Installer {
             target: source.to_owned(),
             read_only,
             shared,
+            separate: false,
         };
         let folder = self.folder.to_string_lossy().into_owned();
         let args = std::iter::once("installer".to_owned()).chain(args).collect();

@@ -7,6 +7,7 @@ use ichor_cosi::State;
 use ichor_ctl::volumes::{Readiness, STATE};
 use ichor_ctl_config::disk::FILE;
 use ichor_ctl_config::{ConfigDisk, DiskError, StateDir};
+use ichor_resource::block::VolumeStatus;
 
 use crate::tasks::volumes;
 
@@ -24,18 +25,25 @@ impl StateVolume {
         Self { state, files: StateDir::new(&dir), dir }
     }
 
-    fn refused(&self, action: &'static str, reason: &str) -> DiskError {
+    /// An error while there is a partition that is not mounted: it may hold a configuration, and what is written beside it
+    /// would replace that once it is mounted.
+    fn check(&self, action: &'static str) -> Result<(), DiskError> {
+        let reason = match volumes::of(&self.state, STATE) {
+            Readiness::Usable | Readiness::Absent => return Ok(()),
+            Readiness::Pending if self.state.find::<VolumeStatus>("runtime", STATE).is_none() => {
+                return Ok(());
+            }
+            Readiness::Pending => "it is not mounted yet; try again in a moment".to_owned(),
+            Readiness::Failed(reason) => reason,
+        };
         let source = io::Error::other(format!("volume STATE cannot be used: {reason}"));
-        DiskError { action, path: self.dir.join(FILE), source }
+        Err(DiskError { action, path: self.dir.join(FILE), source })
     }
 }
 
 impl ConfigDisk for StateVolume {
     fn available(&self) -> Result<(), DiskError> {
-        match volumes::of(&self.state, STATE) {
-            Readiness::Failed(reason) => Err(self.refused("read", &reason)),
-            Readiness::Pending | Readiness::Usable | Readiness::Absent => Ok(()),
-        }
+        self.check("read")
     }
 
     fn load(&self) -> Result<Option<Vec<u8>>, DiskError> {
@@ -44,16 +52,14 @@ impl ConfigDisk for StateVolume {
     }
 
     fn save(&self, yaml: &[u8]) -> Result<(), DiskError> {
-        if let Readiness::Failed(reason) = volumes::of(&self.state, STATE) {
-            return Err(self.refused("write", &reason));
-        }
+        self.check("write")?;
         self.files.save(yaml)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ichor_resource::block::{VolumePhase, VolumeStatus, VolumeType};
+    use ichor_resource::block::{VolumePhase, VolumeType};
 
     use super::*;
 
@@ -73,6 +79,10 @@ mod tests {
         let error = disk.save(b"late").unwrap_err();
         assert!(error.source.to_string().contains("mount /dev/vda2: bad superblock"), "{error:?}");
         assert!(disk.load().is_err() && disk.available().is_err());
+        // While it is tried again it is not mounted either.
+        let ready = |status: &mut VolumeStatus| status.phase = VolumePhase::Ready;
+        state.modify::<VolumeStatus>("runtime", STATE, "", ready).unwrap();
+        assert!(disk.save(b"late").is_err());
         assert_eq!(std::fs::read(dir.path().join(FILE)).unwrap(), b"early");
     }
 }

@@ -1,5 +1,7 @@
 //! Searches for a configuration from the moment the boot sequence asks for one until it is there.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tracing::info;
 
@@ -14,6 +16,9 @@ use crate::store::ConfigStore;
 
 /// The one id of question and answer.
 pub(super) const ID: &str = "machine-config";
+
+/// How often a disk that could not be used is looked at again.
+const DISK_PAUSE: Duration = Duration::from_secs(2);
 
 /// The one id of the maintenance service.
 const MAINTENANCE: &str = "maintenance";
@@ -52,12 +57,14 @@ pub struct AcquireController<P> {
     port: P,
     store: ConfigStore,
     stage: Stage,
+    /// Whether the disk could not be used when it was looked at: it may hold a configuration that no other replaces.
+    is_disk_lost: bool,
 }
 
 impl<P: AcquirePort> AcquireController<P> {
     /// A controller that puts what it finds into `store`.
     pub fn new(port: P, store: ConfigStore) -> Self {
-        Self { port, store, stage: Stage::Search(Source::State) }
+        Self { port, store, stage: Stage::Search(Source::State), is_disk_lost: false }
     }
 
     /// Looks at one source and puts what it has in place.
@@ -107,12 +114,27 @@ impl<P: AcquirePort> AcquireController<P> {
                 if let Err(error) = self.store.available() {
                     self.port.failed(&chain(&error));
                 }
+                self.is_disk_lost = true;
                 self.stage = Stage::Search(Source::Maintenance);
             }
             Stage::Search(source) => {
                 let source = *source;
                 let found = self.search(source).await?;
                 self.stage = next(source, found).map_or(Stage::Done, Stage::Search);
+            }
+            Stage::Maintenance(_) if self.is_disk_lost => {
+                ctx.modify::<MaintenanceServiceRequest>(MAINTENANCE, |_| {})?;
+                if let Err(error) = self.store.available() {
+                    ctx.trouble(chain(&error));
+                    ctx.requeue_after(DISK_PAUSE);
+                    return Ok(false);
+                }
+                // The disk is back: what it holds comes before what was handed in meanwhile.
+                let found = self.search(Source::State).await?;
+                self.is_disk_lost = false;
+                if found == Found::Complete {
+                    self.stage = Stage::Leave;
+                }
             }
             Stage::Maintenance(seen) => {
                 ctx.modify::<MaintenanceServiceRequest>(MAINTENANCE, |_| {})?;
@@ -362,27 +384,33 @@ mod tests {
         assert_eq!(bench.active(), "good");
     }
 
-    struct BrokenDisk;
+    /// A disk that cannot be used until it is told to hold something.
+    #[derive(Default)]
+    struct BrokenDisk(Mutex<Option<Vec<u8>>>);
 
     impl ConfigDisk for BrokenDisk {
         fn available(&self) -> Result<(), DiskError> {
+            if self.0.lock().unwrap().is_some() {
+                return Ok(());
+            }
             let source = std::io::Error::other("does not mount");
             Err(DiskError { action: "read", path: "config.yaml".into(), source })
         }
 
         fn load(&self) -> Result<Option<Vec<u8>>, DiskError> {
-            self.available().map(|()| None)
+            self.available().map(|()| self.0.lock().unwrap().clone())
         }
 
-        fn save(&self, _yaml: &[u8]) -> Result<(), DiskError> {
-            self.available()
+        fn save(&self, yaml: &[u8]) -> Result<(), DiskError> {
+            self.available().map(|()| *self.0.lock().unwrap() = Some(yaml.to_vec()))
         }
     }
 
     #[tokio::test]
     async fn a_machine_whose_disk_cannot_be_used_waits_and_takes_nothing_over_it() {
         let (state, _clock) = ichor_testkit::state();
-        let store = ConfigStore::new(state.clone(), Arc::new(BrokenDisk), Handle::current());
+        let disk = Arc::new(BrokenDisk::default());
+        let store = ConfigStore::new(state.clone(), disk.clone(), Handle::current());
         let port = Fake::default();
         port.0.lock().unwrap().sources = vec![(Source::Platform, "from platform")];
         let mut harness = Harness::new(&state, AcquireController::new(port.clone(), store)).unwrap();
@@ -397,8 +425,16 @@ mod tests {
                 *spec = MachineConfig::new("whole");
             })
             .unwrap();
-        harness.reconcile().await.unwrap_err();
+        harness.reconcile().await.unwrap();
         assert!(state.find::<MachineConfig>("config", MachineConfig::ACTIVE).is_none());
+        assert!(harness.requeue().is_some(), "the disk is looked at again");
+        // The disk comes back with the machine's own configuration.
+        *disk.0.lock().unwrap() = Some(b"its own".to_vec());
+        harness.reconcile().await.unwrap();
+        let active = state.get::<MachineConfig>("config", MachineConfig::ACTIVE).unwrap();
+        assert_eq!(active.yaml.as_ref(), b"its own");
+        assert!(state.find::<AcquireConfigStatus>("runtime", ID).is_some());
+        assert_eq!(disk.0.lock().unwrap().as_deref(), Some(&b"its own"[..]), "not overwritten");
     }
 
     #[tokio::test]

@@ -56,7 +56,6 @@ const fn rule(kind: &'static str, path: &'static str, when: When, reason: &'stat
 
 const NO_DISKS: &str = "a container has no disks: nothing is partitioned, formatted or mounted";
 const NO_ENCRYPTION: &str = "volumes are not encrypted yet; one that is to be is not made";
-const NO_INSTALL: &str = "the node does not install itself to a disk yet; it runs from the image it booted";
 const NO_BOND: &str = "bonds are not created yet; the members stay single links";
 const NO_WIREGUARD: &str = "WireGuard links are not created yet";
 const NO_VIP: &str = "virtual addresses are not assigned to any node yet";
@@ -67,7 +66,12 @@ pub static RULES: &[Rule] = &[
     rule(ROOT_KIND, "machine.disks", When::Contained, NO_DISKS),
     rule(ROOT_KIND, "machine.features.apidCheckExtKeyUsage", When::False, "the check cannot be turned off"),
     rule(ROOT_KIND, "machine.features.rbac", When::False, "authorization by role cannot be turned off"),
-    rule(ROOT_KIND, "machine.install", When::Installed, NO_INSTALL),
+    rule(
+        ROOT_KIND,
+        "machine.install.extensions",
+        When::Set,
+        "extensions are not added to the system that is installed; build them into the installer image",
+    ),
     rule(ROOT_KIND, "machine.network.interfaces[].bond", When::Set, NO_BOND),
     rule(ROOT_KIND, "machine.network.interfaces[].vip", When::Set, NO_VIP),
     rule(ROOT_KIND, "machine.network.interfaces[].vlans[].vip", When::Set, NO_VIP),
@@ -287,7 +291,7 @@ links: [eth3]
             BondConfig/bond1: bonds are not created yet; the members stay single links"#]]
         .assert_eq(&ignored(text, Mode::CLOUD).join("\n"));
         let metal = ignored(text, Mode::METAL);
-        assert!(metal.iter().any(|line| line.starts_with("machine.install: ")), "{metal:#?}");
+        assert!(!metal.iter().any(|line| line.starts_with("machine.install")), "{metal:#?}");
     }
 
     #[test]

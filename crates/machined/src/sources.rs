@@ -96,7 +96,7 @@ impl NodeSources {
             }
             None | Some("" | "none") => Ok(None),
             Some(MEDIUM) => {
-                let read = || async { self.from_medium().await.map_err(Attempt::Again) };
+                let read = || async { self.read_medium().await.map_err(Attempt::Again) };
                 self.wait("the volume metal-iso", read).await.map(unpack).transpose()
             }
             Some(url) => match url.strip_prefix("file://") {
@@ -150,7 +150,7 @@ impl NodeSources {
     }
 
     /// A configuration on a volume. Drives may take a while to show it.
-    async fn from_medium(&self) -> Result<Vec<u8>, String> {
+    async fn read_medium(&self) -> Result<Vec<u8>, String> {
         let found = medium::read(&self.state, &[MEDIUM], &[MEDIUM_FILE]).await;
         let mut found = found.map_err(|error| error.to_string())?.ok_or("there is no volume metal-iso")?;
         found.remove(MEDIUM_FILE).ok_or_else(|| format!("the volume {MEDIUM} has no {MEDIUM_FILE}"))

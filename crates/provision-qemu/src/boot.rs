@@ -52,7 +52,9 @@ fn boot(layout: &Layout, name: &str) -> Result<ExitCode, SetupError> {
     let options = Options::parse(&cluster.settings)?;
     // Before the first child, so that no signal is missed.
     let signals = Signals::collect(&[SIGTERM, SIGCHLD]).map_err(SetupError::step("collect signals"))?;
-    let program = host::program(options.arch)
+    let program = options
+        .program
+        .clone()
         .ok_or_else(|| SetupError::step("find QEMU")(io::ErrorKind::NotFound.into()))?;
     let place = layout.machine(name);
     wait_for_last(&place);

@@ -41,7 +41,7 @@ fn program_name(arch: Arch) -> &'static str {
 }
 
 /// QEMU for an architecture.
-pub(crate) fn program(arch: Arch) -> Option<PathBuf> {
+fn program(arch: Arch) -> Option<PathBuf> {
     let own = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&own).chain(std::env::split_paths(PATH)).collect::<Vec<_>>();
     dirs.into_iter().map(|dir| dir.join(program_name(arch))).find(|path| path.is_file())
@@ -52,9 +52,12 @@ pub(crate) fn program(arch: Arch) -> Option<PathBuf> {
 pub(crate) fn resolve(settings: &mut BTreeMap<String, String>) -> Result<Options, ProvisionError> {
     let wanted = Options::parse(settings)?;
     let mut missing = Vec::new();
-    let program = program(wanted.arch);
-    if program.is_none() {
-        missing.push(format!("the program {}", program_name(wanted.arch)));
+    let program = wanted.program.clone().or_else(|| program(wanted.arch));
+    match &program {
+        Some(found) => {
+            settings.insert("qemu-path".into(), found.to_string_lossy().into_owned());
+        }
+        None => missing.push(format!("the program {}", program_name(wanted.arch))),
     }
     for (name, what) in [
         ("uki-path", "unified kernel image"),

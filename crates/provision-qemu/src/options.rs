@@ -35,6 +35,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting("ipxe-boot-script", "URL of a script for iPXE"),
     setting("with-uefi", "UEFI firmware; BIOS without"),
     setting("extra-uefi-search-paths", "more directories with UEFI firmware"),
+    setting("qemu-path", "the program, as it was found when the cluster was made"),
     setting("uefi-code", "firmware"),
     setting("uefi-vars", "template of its variables"),
     setting("with-bootloader", "boot from the first disk once something is installed there"),
@@ -160,6 +161,8 @@ pub(crate) struct Uefi {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) arch: Arch,
+    /// QEMU, once it was found: what starts machines later has no path to look for it in.
+    pub(crate) program: Option<PathBuf>,
     /// What was asked for, or found to work.
     pub(crate) accel: Option<Accel>,
     pub(crate) disks: Vec<Disk>,
@@ -201,6 +204,7 @@ impl Options {
         let arch = reader.one_of("arch", &[("amd64", Arch::Amd64), ("arm64", Arch::Arm64)])?;
         Ok(Self {
             arch: arch.unwrap_or(Arch::HOST),
+            program: path("qemu-path"),
             accel: reader.one_of("accel", &[("kvm", Accel::Kvm), ("tcg", Accel::Tcg)])?,
             disks: disks(reader.text("disks").unwrap_or(DISKS))?,
             format: reader

@@ -60,9 +60,13 @@ fn boots(name: &str, flags: &[&str]) -> String {
     let mut args = vec!["cluster", "create", "qemu", "--name", fleet.name(), "--cidr", &cidr];
     args.extend(["--controlplanes", "1", "--workers", "0", "--wait-timeout", "6m"]);
     args.extend(flags);
-    if let Err(error) = fleet.ok(&args) {
-        let console = fleet.home().join(format!(".talos/clusters/c-{name}/c-{name}-controlplane-1.log"));
-        panic!("{error:#}\nconsole:\n{}", fs::read_to_string(console).unwrap_or_default());
+    // Configurations that nobody took are written to where it runs.
+    let made = fleet.command(&args).current_dir(fleet.home()).output().unwrap();
+    if !made.status.success() {
+        let (clusters, name) = (fleet.home().join(".talos/clusters"), fleet.name());
+        let console = clusters.join(name).join(format!("{name}-controlplane-1.log"));
+        let console = fs::read_to_string(console).unwrap_or_default();
+        panic!("{}\nconsole:\n{console}", String::from_utf8_lossy(&made.stderr));
     }
     let address = fleet.loopback(1);
     let get = |what: &str| {

@@ -68,13 +68,13 @@ fn boots(name: &str, flags: &[&str]) -> String {
         let console = fs::read_to_string(console).unwrap_or_default();
         panic!("{}\nconsole:\n{console}", String::from_utf8_lossy(&made.stderr));
     }
-    let address = fleet.loopback(1);
+    let address = fleet.loopback(0);
     let get = |what: &str| {
         let args = ["get", what, "--insecure", "-n", &address, "-o", "yaml"];
         eventually(what, BOOT_MAX, || fleet.ok(&args)).unwrap()
     };
     wait("an address by DHCP", BOOT_MAX, || {
-        Some(()).filter(|()| get("addresses").contains(&fleet.address(1)))
+        Some(()).filter(|()| get("addresses").contains(&fleet.address(0)))
     })
     .unwrap();
     if flags.contains(&"--iso-path") {

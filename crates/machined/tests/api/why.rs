@@ -51,3 +51,13 @@ async fn names_that_do_not_exist_and_questions_that_are_too_long() {
     assert_eq!(ask(&bench, "service", "nonsense").await.unwrap_err().code(), Code::NotFound);
     assert_eq!(ask(&bench, &"x".repeat(1000), "").await.unwrap_err().code(), Code::InvalidArgument);
 }
+
+#[tokio::test]
+async fn how_the_last_boot_ended_is_told() {
+    let bench = Bench::start().await;
+    let early = ask(&bench, "last-boot", "").await.unwrap();
+    assert!(early.healthy && early.summary.contains("ask again"), "{early:?}");
+    bench.node.power.last_boot.learn(&bench.node.journal.logs, false).await;
+    let why = ask(&bench, "last-boot", "").await.unwrap();
+    assert_eq!(why.summary, "nothing is known of the boot before this one");
+}

@@ -391,4 +391,16 @@ mod tests {
         assert_eq!(bytes[6..8], 5u16.to_ne_bytes());
         assert_eq!(bytes[28..], 42u32.to_ne_bytes());
     }
+
+    #[test]
+    fn a_kernel_answers_or_says_why_not() {
+        match Audit::probe() {
+            Ok(()) => {}
+            Err(error) => {
+                // No audit subsystem, not its first namespaces, or no right to ask.
+                let known = [libc::EPROTONOSUPPORT, libc::ECONNREFUSED, libc::EPERM];
+                assert!(error.raw_os_error().is_some_and(|errno| known.contains(&errno)), "{error}");
+            }
+        }
+    }
 }

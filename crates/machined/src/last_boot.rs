@@ -29,6 +29,10 @@ const ANSWER_FILE: &str = "last-boot";
 /// The log that holds the kernel's messages of a crash.
 const CRASH_LOG: &str = "last-crash";
 
+/// Machines with this have variables of the firmware, which this module keeps records of crashes in.
+const FIRMWARE: &str = "/sys/firmware/efi";
+const FIRMWARE_STORE: &str = "efi_pstore";
+
 const WATCHDOGS: &str = "/sys/class/watchdog";
 
 /// Why the machine went down, for people and programs.
@@ -189,6 +193,13 @@ pub fn who(actor: &str) -> String {
 
 /// Reads what the kernel kept and makes room for the next crash. Blocks.
 fn take_crashes() -> Vec<String> {
+    // No device asks for this module, and without it a panic leaves nothing behind.
+    if Path::new(FIRMWARE).is_dir() && !Path::new("/sys/module").join(FIRMWARE_STORE).exists() {
+        let folder = Path::new("/usr/lib/modules").join(ichor_sys::host::uname().release);
+        if let Err(error) = ichor_sys::module::load_by_name(&folder, FIRMWARE_STORE, "") {
+            warn!(module = FIRMWARE_STORE, %error, "the firmware keeps no records of crashes");
+        }
+    }
     if let Err(error) = pstore::show() {
         warn!(%error, "records of crashes are not mounted");
     }

@@ -184,9 +184,12 @@ fn a_kernel_and_its_devices_come_first_and_what_users_wrote_before_services() {
     let initialize = names(&Request::Initialize);
     assert_eq!(initialize[..4], ["systemRequirements", "udevd", "earlyServices", "logServices"]);
     assert_eq!(initialize[5..], ["haltIfInstalled", "config"]);
-    assert_eq!(names(&Request::Boot), ["memorySizeCheck", "udevSetup", "userSetup", "startEverything"]);
+    assert_eq!(
+        names(&Request::Boot),
+        ["memorySizeCheck", "ephemeral", "udevSetup", "userDisks", "userSetup", "startEverything"]
+    );
     let forgiving = plan(&Request::Boot).iter().filter(|phase| phase.forgiving).count();
-    assert_eq!(forgiving, 2, "a rule or a file that is wrong does not stop the boot");
+    assert_eq!(forgiving, 3, "a rule, a disk or a file that is wrong does not stop the boot");
 }
 
 #[tokio::test(start_paused = true)]

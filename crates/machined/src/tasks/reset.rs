@@ -59,7 +59,7 @@ async fn run(node: &Node, args: Vec<String>) -> Result<(), TaskError> {
 /// The labels of a disk's partitions.
 pub(crate) fn labels_on(node: &Node, disk: &std::path::Path) -> BTreeSet<String> {
     let volumes = node.store.state.list::<DiscoveredVolume>("runtime");
-    let of_disk = volumes.iter().filter(|volume| PathBuf::from(&volume.parent_dev_path) == disk);
+    let of_disk = volumes.iter().filter(|volume| std::path::Path::new(&volume.parent_dev_path) == disk);
     of_disk.map(|volume| volume.partition_label.clone()).filter(|label| !label.is_empty()).collect()
 }
 

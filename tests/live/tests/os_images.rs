@@ -55,7 +55,7 @@ fn iso() -> &'static Path {
 
 /// Makes a machine with these flags, which returns when its maintenance API answers; gives back its command line.
 fn boots(name: &str, flags: &[&str]) -> String {
-    let fleet = Fleet::named(&format!("c-{name}"), OCTET).unwrap();
+    let fleet = Fleet::named(name, OCTET).unwrap();
     let cidr = format!("10.{OCTET}.0.0/24");
     let mut args = vec!["cluster", "create", "qemu", "--name", fleet.name(), "--cidr", &cidr];
     args.extend(["--controlplanes", "1", "--workers", "0", "--wait-timeout", "6m"]);

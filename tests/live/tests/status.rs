@@ -99,17 +99,19 @@ fn a_machine_describes_itself() {
     shows(&fleet, &["diagnostics"], |text| !text.contains("id:"));
 
     // What a configuration asks for and the node does not do is a warning at once and a diagnostic from then on.
+    let kubespan = |on: bool| format!("machine: {{network: {{kubespan: {{enabled: {on}}}}}}}");
     let patched = eventually("a patch", LIMIT, || {
-        let output = fleet.run(&["-n", &node, "patch", "mc", "--mode", "no-reboot", "-p", "debug: true"])?;
+        let output =
+            fleet.run(&["-n", &node, "patch", "mc", "--mode", "no-reboot", "-p", &kubespan(true)])?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8_lossy(&output.stderr).into_owned())
     });
     let warned = patched.unwrap();
-    assert!(warned.contains("debug: ") && warned.contains("(accepted and not applied)"), "{warned}");
+    assert!(warned.contains("kubespan: ") && warned.contains("(accepted and not applied)"), "{warned}");
     shows(&fleet, &["diagnostics"], |text| {
-        text.contains("config-not-applied") && text.contains("debug: service logs")
+        text.contains("config-not-applied") && text.contains("KubeSpan does not run yet")
     });
-    fleet.soon(&["-n", &node, "patch", "mc", "--mode", "no-reboot", "-p", "debug: false"]).unwrap();
+    fleet.soon(&["-n", &node, "patch", "mc", "--mode", "no-reboot", "-p", &kubespan(false)]).unwrap();
     shows(&fleet, &["diagnostics"], |text| !text.contains("id:"));
     fleet.destroy().unwrap();
 }

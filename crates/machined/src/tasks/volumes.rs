@@ -6,7 +6,9 @@ use std::time::Duration;
 use ichor_cosi::{State, StateError};
 use ichor_ctl::volumes::{EPHEMERAL, Readiness, STATE, readiness};
 use ichor_ctl_block::{META_HOLDER, META_LABEL};
-use ichor_resource::block::{UserDiskConfigStatus, VolumeMountRequest, VolumeMountStatus, VolumeStatus};
+use ichor_resource::block::{
+    UserDiskConfigStatus, VolumeMountRequest, VolumeMountStatus, VolumeStatus, VolumeType,
+};
 use ichor_sys::{mount, mountinfo};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -71,12 +73,23 @@ pub(super) async fn persist(state: &State) {
     if !has_config || !are_on_disk(state) {
         return;
     }
-    let is_done = |found: &Readiness| matches!(found, Readiness::Usable | Readiness::Failed(_));
-    match tokio::time::timeout(PERSIST_MAX, wait_until(state, STATE, is_done)).await {
+    match tokio::time::timeout(PERSIST_MAX, partition_of_state(state)).await {
         Ok(Readiness::Failed(reason)) => warn!(reason, "the configuration is not on STATE"),
         Ok(Readiness::Usable | Readiness::Pending | Readiness::Absent) => {}
         Err(_) => warn!(seconds = PERSIST_MAX.as_secs(), "STATE is not there in time for the configuration"),
     }
+}
+
+/// Waits for the partition of STATE. A machine that was just installed still shows the directory in memory that was STATE
+/// until then.
+async fn partition_of_state(state: &State) -> Readiness {
+    let is_partition = || {
+        let status = state.find::<VolumeStatus>("runtime", STATE);
+        status.is_some_and(|status| status.r#type != VolumeType::Directory)
+    };
+    let is_done =
+        |found: &Readiness| matches!(found, Readiness::Usable | Readiness::Failed(_)) && is_partition();
+    wait_until(state, STATE, is_done).await
 }
 
 /// Has EPHEMERAL mounted, where it is a partition.
@@ -167,7 +180,7 @@ async fn unmount_all(
 
 #[cfg(test)]
 mod tests {
-    use ichor_resource::block::{VolumePhase, VolumeType};
+    use ichor_resource::block::VolumePhase;
 
     use super::*;
 
@@ -211,5 +224,29 @@ mod tests {
         unmount_ephemeral(state.clone()).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(state.find::<VolumeMountRequest>("runtime", EPHEMERAL).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_directory_before_an_installation_is_not_taken_for_the_partition_of_state() {
+        let (state, _) = ichor_testkit::state();
+        let directory = VolumeStatus {
+            phase: VolumePhase::Ready,
+            r#type: VolumeType::Directory,
+            ..VolumeStatus::default()
+        };
+        state.create("runtime", STATE, directory, "").unwrap();
+        let waiting = tokio::spawn({
+            let state = state.clone();
+            async move { partition_of_state(&state).await }
+        });
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(!waiting.is_finished());
+        state
+            .modify::<VolumeStatus>("runtime", STATE, "", |status| status.r#type = VolumeType::Partition)
+            .unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(!waiting.is_finished(), "made, not mounted");
+        state.create("runtime", STATE, VolumeMountStatus::default(), "").unwrap();
+        assert_eq!(waiting.await.unwrap(), Readiness::Usable);
     }
 }

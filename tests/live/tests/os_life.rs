@@ -48,9 +48,9 @@ impl Life {
         args.extend(["--disks", "virtio:8GiB", "--memory", "3.0GiB"]);
         args.extend(["--config-patch", "machine: {install: {disk: /dev/vda}}"]);
         // Configurations are written to where it runs.
-        let mut create = life.fleet.command(&args);
-        create.env("ICHOR_IMAGE", root().join("build/rootfs.squashfs")).current_dir(life.fleet.home());
-        let made = create.output().unwrap();
+        let images = root().join("build/images").to_string_lossy().into_owned();
+        args.extend(["--images", &images]);
+        let made = life.fleet.command(&args).current_dir(life.fleet.home()).output().unwrap();
         assert!(made.status.success(), "{}{}", String::from_utf8_lossy(&made.stderr), life.console());
         life.told("waits for a configuration");
         life

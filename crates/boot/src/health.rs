@@ -6,12 +6,23 @@
 
 use std::time::Duration;
 
+use ichor_types::Cmdline;
+
 /// How long a system has to become healthy unless something else was asked for.
 pub const DEADLINE: Duration = Duration::from_secs(10 * 60);
 /// What can be asked for at least; nobody gets healthy faster than that on slow hardware.
 pub const DEADLINE_MIN: Duration = Duration::from_secs(60);
 /// What can be asked for at most: the original's limit for a boot.
 pub const DEADLINE_MAX: Duration = Duration::from_secs(70 * 60);
+/// The kernel argument that asks for another deadline, in seconds.
+pub const DEADLINE_ARGUMENT: &str = "ichor.trial_deadline";
+
+/// The deadline that a command line asks for, within its limits.
+pub fn deadline(cmdline: &Cmdline) -> Duration {
+    let asked = cmdline.first(DEADLINE_ARGUMENT).and_then(|text| text.parse().ok());
+    asked.map_or(DEADLINE, Duration::from_secs).clamp(DEADLINE_MIN, DEADLINE_MAX)
+}
+
 /// How long it has to stay healthy: a service that is restarted all the time is up now and then.
 pub const STEADY: Duration = Duration::from_secs(15);
 

@@ -161,7 +161,6 @@ where
     runtime.register(ZswapStatusController { files: files.clone() })?;
     runtime.register(LoadedKernelModuleController::new(files.clone()))?;
     runtime.register(KernelModuleSpecController::new(&root))?;
-    runtime.register(WatchdogTimerController::new(KernelWatchdog))?;
 
     runtime.register(DiagnosticsController::new(meta.clone(), &platform, mode, &arguments))?;
     runtime.register(DiagnosticsLoggerController::default())?;

@@ -22,7 +22,7 @@ pub trait WatchdogPort: Send + Sync + 'static {
     type Armed: Armed;
 
     /// Arms the device.
-    fn arm(&self, device: &str, timeout: Duration) -> io::Result<Self::Armed>;
+    fn arm(&self, device: &str, timeout: Duration) -> impl Future<Output = io::Result<Self::Armed>> + Send;
 }
 
 /// An armed watchdog; dropped, it stays armed.
@@ -41,7 +41,7 @@ pub struct KernelWatchdog;
 impl WatchdogPort for KernelWatchdog {
     type Armed = Watchdog;
 
-    fn arm(&self, device: &str, timeout: Duration) -> io::Result<Watchdog> {
+    async fn arm(&self, device: &str, timeout: Duration) -> io::Result<Watchdog> {
         Watchdog::arm(Path::new(device), timeout).map(|(watchdog, _)| watchdog)
     }
 }
@@ -79,7 +79,7 @@ impl<P: WatchdogPort> WatchdogTimerController<P> {
     }
 
     /// Brings the watchdog to what is wanted.
-    fn change(&mut self, wanted: Option<&WatchdogTimerConfig>) -> Result<(), WatchdogError> {
+    async fn change(&mut self, wanted: Option<&WatchdogTimerConfig>) -> Result<(), WatchdogError> {
         if self.armed.as_ref().map(|(config, _)| config) == wanted {
             return Ok(());
         }
@@ -90,7 +90,7 @@ impl<P: WatchdogPort> WatchdogTimerController<P> {
             }
         }
         if let Some(config) = wanted {
-            let armed = self.port.arm(&config.device, config.timeout.to_std());
+            let armed = self.port.arm(&config.device, config.timeout.to_std()).await;
             let failed = |source| WatchdogError { what: "arm", device: config.device.clone(), source };
             self.armed = Some((config.clone(), armed.map_err(failed)?));
         }
@@ -111,7 +111,7 @@ impl<P: WatchdogPort> Controller for WatchdogTimerController<P> {
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let config = ctx.get::<WatchdogTimerConfig>(TIMER)?;
-        let changed = self.change(config.as_ref().map(|config| config.spec()));
+        let changed = self.change(config.as_ref().map(|config| config.spec())).await;
         let status = self.armed.as_ref().map(|(config, armed)| {
             let interval = config.timeout.to_std() / FEEDS;
             ctx.requeue_after(interval);

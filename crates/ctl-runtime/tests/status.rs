@@ -251,7 +251,7 @@ impl Dog {
 impl WatchdogPort for Dog {
     type Armed = Dog;
 
-    fn arm(&self, device: &str, timeout: Duration) -> io::Result<Dog> {
+    async fn arm(&self, device: &str, timeout: Duration) -> io::Result<Dog> {
         if device == "/dev/none" {
             return Err(io::ErrorKind::NotFound.into());
         }

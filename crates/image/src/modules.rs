@@ -15,8 +15,9 @@ use crate::squashfs::{self, Entry, Packing, Tree};
 use crate::{Content, Error};
 
 /// What a node needs of a kernel before its root is there, and what nothing asks for by itself: without the filter of bridges
-/// packets between pods of a node pass no rule, and the variables of the firmware are mounted before drivers are looked for.
-const FIRST: &[&str] = &["loop", "squashfs", "overlay", "br_netfilter", "efivarfs"];
+/// packets between pods of a node pass no rule, and the variables of the firmware are mounted before drivers are looked for. The
+/// watchdog of virtual machines is armed before anything else is done.
+const FIRST: &[&str] = &["loop", "squashfs", "overlay", "br_netfilter", "efivarfs", "i6300esb"];
 
 /// What a root image without a device manager needs besides: nothing there loads a driver or what pods and services use.
 const DRIVERS: &[&str] = &[

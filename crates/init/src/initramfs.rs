@@ -102,6 +102,8 @@ fn enter() -> Result<std::convert::Infallible, StageError> {
         mount::mount(kind, Path::new(dir), kind, flags, data)?;
     }
     load_modules();
+    // Before anything that could hang: what follows is fed by the next stage, or ends by it.
+    crate::guard::arm_first();
 
     step("make /root", fs::create_dir_all(ROOT))?;
     layers::mount_root(Path::new(ROOT))?;

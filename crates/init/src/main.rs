@@ -4,6 +4,7 @@
 //! named `init` do the same. PID 1 without a better name is init.
 
 mod early;
+mod guard;
 mod initramfs;
 mod layers;
 mod pid1;

@@ -12,6 +12,7 @@ use ichor_sys::signal::{self, Signals};
 use ichor_sys::supervisor::{Launcher, Outcome, PowerRequest, RebootCommand, Server, SpawnRequest};
 use rustix::event::{PollFd, PollFlags};
 
+use crate::guard::{Guard, Limits};
 use crate::{early, static_nodes, stop};
 
 /// A machined that dies while starting is started again after a wait that doubles up to this.
@@ -43,13 +44,25 @@ const LEFT_TO_INIT: Capabilities = Capabilities::from_bits(
         | 1 << 20 | 1 << 28 | 1 << 32 | 1 << 33 | 1 << 35 | 1 << 36,
 );
 
-/// Sets the machine up and runs the loop. `--machined PATH [ARG…]` starts another program in machined's place.
+/// Sets the machine up and runs the loop. `--machined PATH [ARG…]` starts another program in machined's place, and `--guarded`
+/// before it guards it, with brief limits; for tests, where this is not PID 1.
 pub(crate) fn main(args: &[String]) -> ExitCode {
     signal::ignore(SIGPIPE);
     let first = std::process::id() == 1;
+    let (guarded, args) = match args {
+        [flag, rest @ ..] if flag == "--guarded" && !first => (true, rest),
+        args => (false, args),
+    };
+    let mut guard = match guarded {
+        true => Guard::with(Limits::brief(), ichor_sys::host::uptime()),
+        false => Guard::none(),
+    };
     let mut cgroup_roots = Vec::new();
     if first {
         early::mount_filesystems(&mut |text| say(&[text]));
+        if ichor_sys::power::in_first_pid_namespace() {
+            guard = Guard::begin(ichor_sys::host::uptime());
+        }
         ichor_sys::overlays::mount_missing(&mut |text| say(&[text]));
         early::share_mounts(&mut |text| say(&[text]));
         if let Some(cgroups) = early::set_up_cgroups(&mut |text| say(&[text])) {
@@ -86,6 +99,7 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
         acpi: (first && ichor_sys::power::in_first_pid_namespace())
             .then(|| ichor_sys::acpi::Events::open().ok())
             .flatten(),
+        guard,
     };
     // What the set-up used is not needed again.
     ichor_sys::memory::trim();
@@ -94,6 +108,7 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
         match turn {
             Ok(None) => {}
             Ok(Some(command)) => {
+                init.guard.ending(command);
                 let others = init.server.running().chain([init.machined.pid]);
                 if let Some(code) = stop::end(command, others) {
                     return code;
@@ -159,6 +174,7 @@ struct Init {
     machined: Machined,
     stop_asked: Option<(PowerRequest, Duration)>,
     acpi: Option<ichor_sys::acpi::Events>,
+    guard: Guard,
 }
 
 impl Init {
@@ -168,12 +184,20 @@ impl Init {
         if self.machined.pid == 0 && now >= self.machined.restart_at {
             self.start_machined(now);
         }
-        let timeout = (self.machined.pid == 0).then(|| self.machined.restart_at.saturating_sub(now));
-        self.wait(timeout);
+        let start = (self.machined.pid == 0).then(|| self.machined.restart_at.saturating_sub(now));
+        self.wait(start.into_iter().chain(self.guard.timeout(now)).min());
         let asked = self.serve();
         let pressed = self.acpi.as_ref().is_some_and(ichor_sys::acpi::Events::power_button_pressed);
         let forced = if pressed { self.stop_wish(PowerRequest::Shutdown) } else { None };
-        self.take_signals().or(asked).or(forced)
+        self.take_signals().or(asked).or(forced).or_else(|| self.guarded())
+    }
+
+    /// Ends a machine that may be on trial and hangs: as somebody asked for it, else by a restart.
+    fn guarded(&mut self) -> Option<RebootCommand> {
+        self.guard.look(ichor_sys::host::uptime()).then_some(match self.stop_asked {
+            Some((PowerRequest::Shutdown, _)) => RebootCommand::PowerOff,
+            Some((PowerRequest::Reboot, _)) | None => RebootCommand::Restart,
+        })
     }
 
     fn wait(&self, timeout: Option<Duration>) {
@@ -202,6 +226,10 @@ impl Init {
             match self.server.ready() {
                 Outcome::Continue => {}
                 Outcome::Reboot(command) => return Some(command),
+                Outcome::Guard { notice, seq } => {
+                    self.guard.heed(notice);
+                    self.server.confirm(seq);
+                }
                 Outcome::Disconnected => {
                     // Without its socket it is of no use; a new one starts when this one is reaped.
                     if self.machined.pid > 0 {

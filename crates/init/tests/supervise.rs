@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use ichor_sys::supervisor::{ChildState, Client, Event, RebootCommand, SpawnRequest};
+use ichor_sys::supervisor::{ChildState, Client, Event, GuardNotice, RebootCommand, SpawnRequest};
 
 const WAIT: Duration = Duration::from_secs(10);
 const KILLS: usize = 200;
@@ -22,9 +22,13 @@ struct Init {
 
 impl Init {
     fn start(scenario: &str) -> Self {
+        Self::start_with(&["init", "--machined"], scenario)
+    }
+
+    fn start_with(args: &[&str], scenario: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let process = Command::new(env!("CARGO_BIN_EXE_ichor"))
-            .args(["init", "--machined"])
+            .args(args)
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", "stand_in", "--nocapture", "--test-threads=1"])
             .env_clear()
@@ -160,6 +164,36 @@ fn a_reboot_ends_all_and_tells_how() {
 }
 
 #[test]
+fn a_machined_that_hangs_on_trial_ends_in_a_restart() {
+    // Says hello, and nothing after it.
+    let mut init = Init::start_with(&["init", "--guarded", "--machined"], "hang");
+    init.generation(1);
+    assert_eq!(init.wait().code(), Some(129));
+}
+
+#[test]
+fn a_machined_that_makes_progress_and_decides_is_left_alone() {
+    let mut init = Init::start_with(&["init", "--guarded", "--machined"], "decide");
+    init.generation(1);
+    let decided = init.dir.path().join("decided");
+    let deadline = Instant::now() + WAIT;
+    while !decided.exists() {
+        assert!(Instant::now() < deadline, "not decided");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Twice the silence that it would end after.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(init.process.try_wait().unwrap(), None);
+}
+
+#[test]
+fn a_trial_that_nobody_decides_ends_in_a_restart() {
+    let mut init = Init::start_with(&["init", "--guarded", "--machined"], "progress");
+    init.generation(1);
+    assert_eq!(init.wait().code(), Some(129));
+}
+
+#[test]
 fn a_signal_to_init_reaches_machined_and_a_second_one_forces() {
     let mut init = Init::start("deaf");
     init.generation(1);
@@ -275,6 +309,21 @@ impl StandIn {
         match scenario {
             "restart" => drop(self.client.reboot(RebootCommand::Restart).unwrap()),
             "poweroff" => drop(self.client.reboot(RebootCommand::PowerOff).unwrap()),
+            "hang" => std::thread::sleep(WAIT),
+            "decide" => {
+                for _ in 0..20 {
+                    self.client.guard(GuardNotice::Progress).unwrap();
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                self.client.guard(GuardNotice::Decided).unwrap();
+                write_whole(&self.dir.join("decided"), "");
+            }
+            "progress" => {
+                while self.client.guard(GuardNotice::Progress).is_ok() {
+                    std::thread::sleep(Duration::from_millis(100));
+                    while let Ok(Some(_)) = self.client.try_recv() {}
+                }
+            }
             _ => {}
         }
         loop {

@@ -44,5 +44,6 @@ pub mod tasks;
 pub mod trust;
 pub mod udevd;
 pub mod version;
+pub mod watchdog;
 
 pub use start::main;

@@ -30,8 +30,6 @@ const OPERATION_MAX: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How often the missing is named.
 const TOLD_EVERY: Duration = Duration::from_secs(30);
-/// The kernel argument that changes the deadline, in seconds.
-const DEADLINE: &str = "ichor.trial_deadline";
 
 /// The slots of this machine. Cheap to clone.
 #[derive(Clone)]
@@ -55,6 +53,15 @@ pub(crate) struct Staged {
     pub(crate) image: String,
     /// Whatever it is.
     pub(crate) force: bool,
+}
+
+/// What becomes of the system that was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is not on trial, or no longer.
+    Runs,
+    /// The machine is being restarted, to start another one.
+    Restarts,
 }
 
 impl BootSlots {
@@ -122,47 +129,56 @@ impl BootSlots {
     }
 
     /// Continues after a start of machined: brings record and boot loader together, and judges a system on trial.
-    pub(crate) async fn continue_after_start(&self, node: Weak<Node>, cmdline: &Cmdline) {
+    /// Returns once that is decided, unless the machine restarts for it.
+    pub(crate) async fn continue_after_start(&self, node: Weak<Node>, cmdline: &Cmdline) -> Fate {
         if self.disk().is_none() {
-            return;
+            return Fate::Runs;
         }
         match self.operate("boot").await.as_deref() {
             Ok("judge") => {
-                let deadline = cmdline.first(DEADLINE).and_then(|text| text.parse().ok());
-                let watch = Watch::new(deadline.map_or(health::DEADLINE, Duration::from_secs));
+                let watch = Watch::new(health::deadline(cmdline));
                 info!(
                     seconds = watch.deadline().as_secs(),
                     "this system is on trial: it is kept when it is healthy within the deadline"
                 );
-                self.judge(&node, watch).await;
+                self.judge(&node, watch).await
             }
             Ok("restart") => restart(&node, "the boot loader has to start another slot"),
-            Ok(_) => {}
+            Ok(_) => Fate::Runs,
             // A machine that runs is worth more than one that reboots because of its boot loader.
-            Err(error) => warn!("the slots of the system disk could not be continued: {error}"),
+            Err(error) => {
+                warn!("the slots of the system disk could not be continued: {error}");
+                Fate::Runs
+            }
         }
     }
 
-    async fn judge(&self, node: &Weak<Node>, mut watch: Watch) {
+    async fn judge(&self, node: &Weak<Node>, mut watch: Watch) -> Fate {
         let mut told = tokio::time::Instant::now();
         loop {
-            let Some(now) = node.upgrade().map(|node| observe(&node)) else { return };
+            let Some(now) = node.upgrade().map(|node| observe(&node)) else { return Fate::Runs };
             match watch.observe(&now) {
-                Verdict::Good => match self.operate("commit").await {
-                    Ok(_) => return info!("this system is healthy and stays the default"),
-                    Err(error) => {
-                        return error!("this system is healthy and could not be made the default: {error}");
+                Verdict::Good => {
+                    match self.operate("commit").await {
+                        Ok(_) => info!("this system is healthy and stays the default"),
+                        Err(error) => {
+                            error!("this system is healthy and could not be made the default: {error}");
+                        }
                     }
-                },
+                    return Fate::Runs;
+                }
                 Verdict::Bad(missing) => {
                     error!("this system is not healthy: {}", missing.join("; "));
                     return match self.operate("fail").await.as_deref() {
                         Ok("restart") => restart(node, "returning to the last good system"),
-                        Ok(_) => warn!("there is no other system to return to; this one goes on"),
+                        Ok(_) => {
+                            warn!("there is no other system to return to; this one goes on");
+                            Fate::Runs
+                        }
                         Err(error) => {
                             error!("the trial could not be ended: {error}");
                             // The boot loader has taken the entry back: any restart starts the last good system.
-                            restart(node, "returning to the last good system");
+                            restart(node, "returning to the last good system")
                         }
                     };
                 }
@@ -178,10 +194,12 @@ impl BootSlots {
     }
 }
 
-fn restart(node: &Weak<Node>, why: &str) {
-    let Some(node) = node.upgrade() else { return };
-    warn!("rebooting: {why}");
-    node.power.sequencer.start(Request::Reboot { force: false }, true, "");
+fn restart(node: &Weak<Node>, why: &str) -> Fate {
+    if let Some(node) = node.upgrade() {
+        warn!("rebooting: {why}");
+        node.power.sequencer.start(Request::Reboot { force: false }, true, "");
+    }
+    Fate::Restarts
 }
 
 /// One look at the machine.

@@ -18,6 +18,7 @@ use tracing::{Level, error, info, warn};
 
 use ichor_ctl_config::{AcquireController, MachineTypeController};
 use ichor_ctl_k8s::prism::KubePrismController;
+use ichor_ctl_runtime::WatchdogTimerController;
 use ichor_observe::{ConsoleSink, KernelSink, LogLayer, LogManager};
 use ichor_rpc::unix::{self, Access};
 use ichor_sys::supervisor::{Client, PowerRequest};
@@ -39,6 +40,7 @@ use crate::services::spec::TaskRun;
 use crate::sources::NodeSources;
 use crate::supervisor::Supervisor;
 use crate::tasks::NodeTasks;
+use crate::watchdog::SharedWatchdog;
 
 /// Before an emergency reboot, for people who look at the console.
 const COUNTDOWN: Duration = Duration::from_secs(10);
@@ -234,6 +236,10 @@ impl Machine {
         node.store
             .controllers
             .register(KubePrismController::new(prism))
+            .map_err(|error| StartError::Register(error.to_string()))?;
+        node.store
+            .controllers
+            .register(WatchdogTimerController::new(SharedWatchdog::new(self.supervisor.clone())))
             .map_err(|error| StartError::Register(error.to_string()))?;
         for (daemon, uid, readable) in [("apid", APID_UID, FOR_APID), ("trustd", TRUSTD_UID, FOR_TRUSTD)] {
             serve_daemon_state(&node, &sockets, &self.api, daemon, uid, readable);

@@ -13,12 +13,13 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use ichor_sys::confine::Filter;
 use ichor_sys::credentials::Capabilities;
 use ichor_sys::supervisor::{
-    Child, ChildId, ChildState, Client, Event, PowerRequest, RebootCommand, Seq, SpawnRequest,
+    Child, ChildId, ChildState, Client, Event, GuardNotice, PowerRequest, RebootCommand, Seq, SpawnRequest,
 };
 
 use crate::reactor;
@@ -26,6 +27,9 @@ use crate::services::{BoxFuture, ExitKind, Process, ProcessPort, ProcessSpec, Ro
 
 /// init answers at once; longer means that something is badly wrong.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// How often init hears that machined makes progress. init waits for many of these before it acts.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// A message that found the socket full is tried again this often.
 const SEND_TRIES: u32 = 250;
@@ -53,12 +57,14 @@ pub struct Supervisor {
     client: Arc<Client>,
     waiting: Arc<Mutex<Waiting>>,
     runtime: Handle,
+    decided: CancellationToken,
 }
 
 #[derive(Default)]
 struct Waiting {
     spawns: HashMap<Seq, oneshot::Sender<Result<Process, SpawnError>>>,
     exits: HashMap<ChildId, oneshot::Sender<ExitKind>>,
+    confirmations: HashMap<Seq, oneshot::Sender<()>>,
 }
 
 impl Supervisor {
@@ -72,17 +78,47 @@ impl Supervisor {
         runtime: &Handle,
         power: mpsc::Sender<PowerRequest>,
     ) -> io::Result<(Self, Inheritance)> {
-        let supervisor = Self { client: Arc::new(client), waiting: Arc::default(), runtime: runtime.clone() };
+        let supervisor = Self {
+            client: Arc::new(client),
+            waiting: Arc::default(),
+            runtime: runtime.clone(),
+            decided: CancellationToken::new(),
+        };
         let inheritance = supervisor.inherit(&power)?;
         let _inside = runtime.enter();
         let socket = reactor::readable(&*supervisor.client)?;
         runtime.spawn(pump(socket, supervisor.clone(), power));
+        runtime.spawn(show_progress(supervisor.clone()));
         Ok((supervisor, inheritance))
     }
 
     /// Ends the machine.
     pub fn reboot(&self, command: RebootCommand) {
         self.send(move |client| client.reboot(command));
+    }
+
+    /// Tells init that this system is not on trial, or no longer: it is guarded no more.
+    pub fn trial_decided(&self) {
+        self.decided.cancel();
+        self.send(|client| client.guard(GuardNotice::Decided));
+    }
+
+    /// Has init let go of the watchdog device, so that it can be opened here.
+    ///
+    /// # Errors
+    /// When init does not answer.
+    pub async fn take_watchdog(&self) -> io::Result<()> {
+        let (sender, confirmed) = oneshot::channel();
+        {
+            // Held over the call, so that the answer cannot come before its waiter is known.
+            let mut waiting = self.lock();
+            let seq = self.client.guard(GuardNotice::Yield)?;
+            waiting.confirmations.insert(seq, sender);
+        }
+        match tokio::time::timeout(ANSWER_MAX, confirmed).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
     }
 
     /// Has init hold a descriptor over the death of machined.
@@ -172,6 +208,7 @@ impl Waiting {
                 }
             }
             Event::Failed { seq, failure } => {
+                self.confirmations.remove(&seq);
                 if let Some(waiter) = self.spawns.remove(&seq) {
                     let cause = io::Error::from_raw_os_error(failure.errno);
                     let reason = format!("{}: {cause}", failure.stage.as_str());
@@ -187,9 +224,27 @@ impl Waiting {
                 // A full queue already holds a request to stop.
                 let _ = power.try_send(request);
             }
-            Event::Welcome { .. } | Event::Child { .. } | Event::Kept { .. } | Event::Done { .. } => {}
+            Event::Done { seq } => {
+                if let Some(waiter) = self.confirmations.remove(&seq) {
+                    let _ = waiter.send(());
+                }
+            }
+            Event::Welcome { .. } | Event::Child { .. } | Event::Kept { .. } => {}
         }
     }
+}
+
+/// Shows init that the runtime of the controllers gives everybody their turn, as long as init wants to know.
+async fn show_progress(supervisor: Supervisor) {
+    let until = supervisor.decided.clone();
+    let show = async {
+        loop {
+            // One that does not fit into the socket is made up for by the next.
+            let _ = supervisor.client.guard(GuardNotice::Progress);
+            tokio::time::sleep(PROGRESS_EVERY).await;
+        }
+    };
+    until.run_until_cancelled(show).await;
 }
 
 async fn pump(socket: AsyncFd<OwnedFd>, supervisor: Supervisor, power: mpsc::Sender<PowerRequest>) {
@@ -329,6 +384,13 @@ mod tests {
         let spec = ProcessSpec { path: "/no/such/program".to_owned(), ..shell("") };
         let error = supervisor.spawn("demo", &spec).await.unwrap_err();
         assert_eq!(error.to_string(), "exec: No such file or directory (os error 2)");
+    }
+
+    #[tokio::test]
+    async fn the_watchdog_is_handed_over_by_init() {
+        let (supervisor, _) = connect();
+        tokio::time::timeout(BOUND, supervisor.take_watchdog()).await.unwrap().unwrap();
+        assert!(supervisor.lock().confirmations.is_empty());
     }
 
     #[tokio::test]

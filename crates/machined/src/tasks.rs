@@ -97,11 +97,15 @@ impl Tasks for NodeTasks {
                 let has_disks = families::has_disks();
                 let (node, meta) = (Arc::clone(&node), store.meta.clone());
                 let (last_boot, logs) = (node.power.last_boot.clone(), journal.logs.clone());
+                let supervisor = self.supervisor.clone();
                 Box::pin(async move {
                     let loaded = storage::reload_meta(state, meta, has_disks).await;
                     last_boot.learn(&logs, has_disks).await;
-                    if loaded.is_ok() && has_disks {
-                        install::after_meta(&node).await;
+                    match (&loaded, has_disks) {
+                        (Ok(()), true) => install::after_meta(&node, supervisor).await,
+                        (Ok(()), false) => supervisor.trial_decided(),
+                        // The sequence fails, and the machine restarts.
+                        (Err(_), _) => {}
                     }
                     loaded
                 })

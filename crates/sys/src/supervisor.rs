@@ -25,7 +25,7 @@ pub use client::{Child, ChildState, Client, Event, Seq, SpawnRequest};
 pub use exec::Failure;
 pub use launch::Launcher;
 pub use server::{Outcome, Server};
-pub use wire::{ChildId, PowerRequest, RebootCommand, Stage};
+pub use wire::{ChildId, GuardNotice, PowerRequest, RebootCommand, Stage};
 
 /// Where machined finds its end of the socket.
 pub const SOCKET_FD: i32 = 3;

@@ -6,6 +6,23 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
+/// The device that is armed where nobody names another one.
+pub const FIRST: &str = "/dev/watchdog0";
+/// The old name of the first device.
+const FIRST_ALIAS: &str = "/dev/watchdog";
+/// Where the kernel says whether the first device can be switched off again.
+const FIRST_NOWAYOUT: &str = "/sys/class/watchdog/watchdog0/nowayout";
+
+/// Whether a path names the first device.
+pub fn is_first(device: &str) -> bool {
+    device == FIRST || device == FIRST_ALIAS
+}
+
+/// Whether the first device can be switched off once it is armed. Not where the kernel does not tell.
+pub fn first_can_stop() -> bool {
+    std::fs::read(FIRST_NOWAYOUT).is_ok_and(|text| text.trim_ascii() == b"0")
+}
+
 /// `WDIOC_SETTIMEOUT`: read and write an `int`, group `W`, number 6.
 const SET_TIMEOUT: libc::c_ulong = 0xc004_5706;
 /// `WDIOC_KEEPALIVE`: read an `int`, group `W`, number 5.

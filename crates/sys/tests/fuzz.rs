@@ -56,7 +56,7 @@ fn texts_of_the_kernel() {
 
 /// Every kind of message, with a name.
 fn frames() -> Vec<Vec<u8>> {
-    let numbers = (1..=8).chain(64..=71);
+    let numbers = (1..=9).chain(64..=71);
     numbers
         .map(|number: u16| {
             let mut bytes = Frame::new(Kind::Hello, 7).encode();

@@ -20,7 +20,8 @@ use crate::node::Node;
 use crate::sequencer::TaskError;
 use crate::sequencer::table::UpgradeRequest;
 use crate::services::{ProcessSpec, ServiceState};
-use crate::slots::Staged;
+use crate::slots::{Fate, Staged};
+use crate::supervisor::Supervisor;
 
 /// The META key of a staged upgrade's image.
 pub(crate) const STAGED_IMAGE: u8 = 0x07;
@@ -33,8 +34,9 @@ const META_MAX: Duration = Duration::from_secs(45);
 /// How long the container runtime may take to start.
 const RUNTIME_MAX: Duration = Duration::from_secs(5 * 60);
 
-/// After META was read at the start of the machine: what was staged is taken out of it, and the slots are continued.
-pub(super) async fn after_meta(node: &Arc<Node>) {
+/// After META was read at the start of the machine: what was staged is taken out of it, and the slots are continued. init
+/// guards the system until it is decided that it runs.
+pub(super) async fn after_meta(node: &Arc<Node>, supervisor: Supervisor) {
     let meta = &node.store.meta;
     if let (Some(image), Some(options)) = (meta.get(STAGED_IMAGE), meta.get(STAGED_OPTIONS)) {
         // First of all, so that an upgrade that crashes the machine is not tried for ever.
@@ -51,7 +53,13 @@ pub(super) async fn after_meta(node: &Arc<Node>) {
         }
     }
     let (slots, weak, cmdline) = (node.slots.clone(), Arc::downgrade(node), node.host.cmdline.clone());
-    tokio::spawn(async move { slots.continue_after_start(weak, &cmdline).await });
+    tokio::spawn(async move {
+        match slots.continue_after_start(weak, &cmdline).await {
+            Fate::Runs => supervisor.trial_decided(),
+            // The guard stays: it ends a reboot that hangs.
+            Fate::Restarts => {}
+        }
+    });
 }
 
 /// A staged upgrade, as META keeps it.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::exec::Failure;
 use super::wire::{
-    self, ChildId, FRAME_LEN, Frame, Kind, Name, PowerRequest, RebootCommand, STRINGS_MAX, SpawnNumbers,
-    Stage, TAIL_MAX,
+    self, ChildId, FRAME_LEN, Frame, GuardNotice, Kind, Name, PowerRequest, RebootCommand, STRINGS_MAX,
+    SpawnNumbers, Stage, TAIL_MAX,
 };
 use crate::confine::Filter;
 use crate::fdpass::{self, Fds};
@@ -342,6 +342,13 @@ impl Client {
         self.request(frame)
     }
 
+    /// Tells the guard how this system does; answered by [`Event::Done`].
+    pub fn guard(&self, notice: GuardNotice) -> io::Result<Seq> {
+        let mut frame = Frame::new(Kind::Guard, 0);
+        frame.words[0] = notice as u64;
+        self.request(frame)
+    }
+
     /// The next event, `None` when there is none yet.
     ///
     /// # Errors
@@ -427,7 +434,8 @@ fn event(frame: &Frame, mut fds: Fds) -> Option<Event> {
         | Kind::Release
         | Kind::Keep
         | Kind::Drop
-        | Kind::Reboot => return None,
+        | Kind::Reboot
+        | Kind::Guard => return None,
     })
 }
 

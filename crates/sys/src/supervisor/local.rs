@@ -27,8 +27,11 @@ fn serve(socket: OwnedFd) {
         let mut fds = [PollFd::from_borrowed_fd(socket, server.interest())];
         let ready = crate::poll::wait(&mut fds, Some(REAP_EVERY)).unwrap_or(0);
         reap(&mut server);
-        if ready > 0 && server.ready() != Outcome::Continue {
-            break;
+        let outcome = if ready > 0 { server.ready() } else { Outcome::Continue };
+        match outcome {
+            Outcome::Continue => {}
+            Outcome::Guard { seq, .. } => server.confirm(seq),
+            Outcome::Disconnected | Outcome::Reboot(_) => break,
         }
     }
     let left: Vec<i32> = server.running().collect();
@@ -59,7 +62,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::process::ExitStatusExt;
 
-    use super::super::{Child, ChildState, Event, Seq, SpawnRequest, Stage};
+    use super::super::{Child, ChildState, Event, GuardNotice, Seq, SpawnRequest, Stage};
     use super::*;
 
     const WAIT: Duration = Duration::from_secs(10);
@@ -189,6 +192,19 @@ mod tests {
         client.drop_kept("ring").unwrap();
         assert!(matches!(next(&client), Event::Done { .. }));
         assert_eq!(listed(&client), []);
+    }
+
+    #[test]
+    fn a_notice_to_the_guard_is_confirmed_and_an_unknown_one_refused() {
+        let client = start().unwrap();
+        for notice in [GuardNotice::Progress, GuardNotice::Yield, GuardNotice::Decided] {
+            let sent = client.guard(notice).unwrap();
+            assert!(matches!(next(&client), Event::Done { seq } if seq == sent), "{notice:?}");
+        }
+        let mut frame = super::super::wire::Frame::new(super::super::wire::Kind::Guard, 9);
+        frame.words[0] = 4;
+        crate::fdpass::send(&client, &[&frame.encode()], &[]).unwrap();
+        assert_eq!(failure(&client, Seq(9)), (Stage::Request, libc::EINVAL));
     }
 
     #[test]

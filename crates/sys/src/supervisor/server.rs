@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::PollFlags;
 
 use super::exec::{Failure, Plan};
-use super::wire::{ChildId, Frame, Kind, MESSAGE_MAX, Name, PowerRequest, RebootCommand, Stage};
+use super::wire::{ChildId, Frame, GuardNotice, Kind, MESSAGE_MAX, Name, PowerRequest, RebootCommand, Stage};
 use super::{CHILDREN_MAX, KEPT_MAX};
 use crate::fdpass::{self, Fds};
 
@@ -23,6 +23,13 @@ pub enum Outcome {
     Disconnected,
     /// End the machine.
     Reboot(RebootCommand),
+    /// Heed a notice to the guard, then [`Server::confirm`] it.
+    Guard {
+        /// What machined says.
+        notice: GuardNotice,
+        /// The request.
+        seq: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -161,6 +168,12 @@ impl Server {
         self.power = Some(request);
     }
 
+    /// Answers a request that the loop has carried out.
+    pub fn confirm(&mut self, seq: u32) {
+        // What does not fit into the socket now is kept and sent later.
+        let _ = self.answer(Frame::new(Kind::Done, seq));
+    }
+
     /// Process ids of the services that run.
     pub fn running(&self) -> impl Iterator<Item = i32> {
         self.slots.iter().flatten().filter(|slot| slot.status.is_none()).map(|slot| slot.pid)
@@ -244,6 +257,10 @@ impl Server {
                     None => self.fail(frame.seq, Stage::Request, libc::EINVAL).map(|()| Outcome::Continue),
                 };
             }
+            Kind::Guard => match GuardNotice::parse(frame.words[0]) {
+                Some(notice) => return Ok(Outcome::Guard { notice, seq: frame.seq }),
+                None => Err(libc::EINVAL),
+            },
             Kind::Spawn
             | Kind::Welcome
             | Kind::Spawned

@@ -35,6 +35,8 @@ pub enum Kind {
     Drop = 7,
     /// End everything and call `reboot(2)`.
     Reboot = 8,
+    /// How a system that may be on trial does: a [`GuardNotice`].
+    Guard = 9,
 
     /// Answer to `Hello`: generation and time since boot.
     Welcome = 64,
@@ -56,7 +58,7 @@ pub enum Kind {
 
 impl Kind {
     fn parse(number: u16) -> Option<Self> {
-        const ALL: [Kind; 16] = [
+        const ALL: [Kind; 17] = [
             Kind::Hello,
             Kind::List,
             Kind::Spawn,
@@ -65,6 +67,7 @@ impl Kind {
             Kind::Keep,
             Kind::Drop,
             Kind::Reboot,
+            Kind::Guard,
             Kind::Welcome,
             Kind::Spawned,
             Kind::Child,
@@ -117,6 +120,24 @@ pub enum PowerRequest {
 impl PowerRequest {
     pub(crate) fn parse(number: u64) -> Option<Self> {
         [Self::Shutdown, Self::Reboot].into_iter().find(|request| *request as u64 == number)
+    }
+}
+
+/// What machined tells the guard of a system that may be on trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum GuardNotice {
+    /// It makes progress; repeated until [`GuardNotice::Decided`].
+    Progress = 1,
+    /// The system is not on trial, or no longer: nothing is guarded from here on.
+    Decided = 2,
+    /// The watchdog device is wanted by machined; init lets it go.
+    Yield = 3,
+}
+
+impl GuardNotice {
+    pub(crate) fn parse(number: u64) -> Option<Self> {
+        [Self::Progress, Self::Decided, Self::Yield].into_iter().find(|notice| *notice as u64 == number)
     }
 }
 

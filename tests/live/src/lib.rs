@@ -6,6 +6,7 @@
 pub mod apiserver;
 pub mod host;
 pub mod hostile;
+pub mod os;
 pub mod processes;
 pub mod programs;
 pub mod story;

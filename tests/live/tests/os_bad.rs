@@ -1,16 +1,15 @@
 //! Upgrades to systems that do not work: the machine returns to its last good one by itself, knows what failed, and refuses to
 //! go back to it. Their installers are pulled from the registry of the cluster.
 
-mod os_bad {
-    pub mod images;
-}
+#[path = "os_bad/images.rs"]
+mod images;
 
 use std::time::Duration;
 
 use ichor_live::os::{Life, STEP_MAX};
 use ichor_live::wait;
 
-use os_bad::images::{self, Bad};
+use images::Bad;
 
 /// The network of these tests.
 const OCTET: u8 = 88;

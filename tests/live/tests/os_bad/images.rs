@@ -20,7 +20,7 @@ const CODE_MAX: u64 = 16 << 20;
 
 /// What is wrong with a system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bad {
+pub(crate) enum Bad {
     /// Its first program does nothing, for ever.
     HangsBeforeInit,
     /// Its first program ends, and the kernel panics.
@@ -33,7 +33,7 @@ pub enum Bad {
 
 impl Bad {
     /// All of them.
-    pub const ALL: [Self; 4] =
+    pub(crate) const ALL: [Self; 4] =
         [Self::HangsBeforeInit, Self::InitPanics, Self::MachinedHangs, Self::KubeletUnhealthy];
 
     fn tag(self) -> &'static str {
@@ -46,12 +46,12 @@ impl Bad {
     }
 
     /// The name of its installer.
-    pub fn installer(self) -> String {
+    pub(crate) fn installer(self) -> String {
         format!("ghcr.io/ichor/installer:{}", self.tag())
     }
 
     /// An argument of its kernel that nobody reads, by which its start is seen on the console.
-    pub fn marker(self) -> String {
+    pub(crate) fn marker(self) -> String {
         format!("ichor.test={}", self.tag())
     }
 
@@ -181,7 +181,7 @@ fn link_blobs(from: &Path, to: &Path) {
 }
 
 /// A layout with the images of Kubernetes and the installers of all bad systems.
-pub fn layout(name: &str) -> PathBuf {
+pub(crate) fn layout(name: &str) -> PathBuf {
     let dir = root().join("build/os/tests").join(name);
     if dir.exists() {
         fs::remove_dir_all(&dir).unwrap();

@@ -30,7 +30,10 @@ fn seen(life: &Life, what: &str, bad: Bad, wanted: &[&str]) {
         let text = since_start(&life.console_text(), bad)?;
         wanted.iter().all(|word| text.contains(word)).then_some(())
     });
-    found.unwrap_or_else(|error| panic!("{bad:?}: {error}: {wanted:?}{}", life.console()));
+    found.unwrap_or_else(|error| {
+        let since = since_start(&life.console_text(), bad).unwrap_or_default();
+        panic!("{bad:?}: {error}: {wanted:?}{}\nsince its start:\n{since}", life.console())
+    });
     life.told(what);
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ichor_image::build::{GrubCode, Parts};
+use ichor_image::cpio::Archive;
 use ichor_image::grub::DiskCode;
 use ichor_image::initramfs::Initramfs;
 use ichor_image::iso::Bios;
@@ -27,7 +28,7 @@ pub(crate) enum Bad {
     InitPanics,
     /// Its init is ours, and what it starts as machined does nothing.
     MachinedHangs,
-    /// The kernel has no cgroups for memory, without which a kubelet does not start.
+    /// A layer over its root has a `runc` that starts no container, and so no kubelet.
     KubeletUnhealthy,
 }
 
@@ -58,7 +59,7 @@ impl Bad {
     /// The last one has the time that a good system would need.
     fn arguments(self) -> Vec<String> {
         let more: &[&str] = match self {
-            Self::KubeletUnhealthy => &["ichor.trial_deadline=240", "cgroup_disable=memory"],
+            Self::KubeletUnhealthy => &["ichor.trial_deadline=240"],
             Self::HangsBeforeInit | Self::InitPanics | Self::MachinedHangs => &["ichor.trial_deadline=60"],
         };
         let own = [self.marker(), "console=ttyS0".to_owned()];
@@ -108,6 +109,17 @@ fn root_without_machined(ichor: &Content) -> Vec<u8> {
     squashfs::build(&tree, Packing::USUAL).unwrap()
 }
 
+/// What is appended to an initramfs: a layer over its root, and the list that names it.
+fn layer_without_runc() -> Content {
+    let tree = Tree::from([("usr/bin/runc".to_owned(), Entry::program(ends()))]);
+    let layer = squashfs::build(&tree, Packing::USUAL).unwrap();
+    let list = "layers:\n  - image: bad.sqsh\n    metadata:\n      name: bad\n      version: v1\n";
+    let mut archive = Archive::default();
+    archive.file("bad.sqsh", 0o644, Content::bytes(layer)).unwrap();
+    archive.file("extensions.yaml", 0o644, Content::bytes(list.as_bytes().to_vec())).unwrap();
+    archive.finish().unwrap()
+}
+
 fn initramfs(bad: Bad, ichor: &Content, scratch: &Path) -> Content {
     let kernel = root().join("build/vm/kernel");
     let own = |init: Content, rootfs: Vec<u8>| {
@@ -129,7 +141,10 @@ fn initramfs(bad: Bad, ichor: &Content, scratch: &Path) -> Content {
                 .output()
                 .unwrap();
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-            Content::file(&whole).unwrap()
+            let mut content = Content::file(&whole).unwrap();
+            content.align(4);
+            content.append(layer_without_runc());
+            content
         }
     }
 }

@@ -21,6 +21,8 @@ const UNMOUNT_WAIT: Duration = Duration::from_secs(10);
 const UNMOUNT_ALL_WAIT: Duration = Duration::from_secs(30);
 /// How long writing out what unmounting left may take.
 const LAST_SYNC_WAIT: Duration = Duration::from_secs(10);
+/// How long a console may take to show what was written to it: why a machine went down is lost with the machine otherwise.
+const CONSOLE_WAIT: Duration = Duration::from_secs(5);
 /// How long `reboot(2)` may take, in which the kernel waits for drivers, before it is forced.
 const REBOOT_WAIT: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(10);
@@ -50,6 +52,10 @@ pub(crate) fn end(command: RebootCommand, others: impl Iterator<Item = i32>) -> 
         step("sync", SYNC_WAIT, power::sync);
         step("unmount of disks", UNMOUNT_ALL_WAIT, unmount_disks);
         step("last sync", LAST_SYNC_WAIT, power::sync);
+        step("console", CONSOLE_WAIT, || {
+            // Without a console there is nothing to wait for.
+            let _ = rustix::termios::tcdrain(std::io::stderr());
+        });
         forcing = force_after(REBOOT_WAIT, command);
     }
     if first && let Err(error) = power::reboot(command) {

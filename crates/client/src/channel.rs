@@ -1,6 +1,8 @@
 //! One HTTP/2 connection to the first endpoint that answers, opened again when it is lost.
 
 use std::future::Future;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +18,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use ichor_rpc::ClientTls;
 use ichor_rpc::dial::{self, DialError, Endpoint};
 use ichor_types::deadlines::{DIAL_ENDPOINT, DIAL_ENDPOINT_STAGGER};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 use tonic::Status;
 use tonic::body::Body;
@@ -36,11 +40,18 @@ pub struct Channel {
 }
 
 struct Inner {
-    tls: ClientTls,
-    endpoints: Vec<Endpoint>,
+    way: Way,
     // Where the next attempt starts, so that a lost endpoint is not the first to be tried again.
     first: AtomicUsize,
     current: Mutex<Option<Connection>>,
+}
+
+/// How the other end is reached.
+enum Way {
+    /// Over the network, at one of these.
+    Network(ClientTls, Vec<Endpoint>),
+    /// On this machine.
+    Unix(PathBuf),
 }
 
 #[derive(Clone)]
@@ -53,7 +64,16 @@ struct Connection {
 impl Channel {
     /// A channel to `endpoints`, tried in this order. Nothing is opened yet.
     pub fn new(tls: ClientTls, endpoints: Vec<Endpoint>) -> Self {
-        let inner = Inner { tls, endpoints, first: AtomicUsize::new(0), current: Mutex::new(None) };
+        Self::over(Way::Network(tls, endpoints))
+    }
+
+    /// A channel to a socket of this machine. Nothing is opened yet.
+    pub fn unix(path: impl Into<PathBuf>) -> Self {
+        Self::over(Way::Unix(path.into()))
+    }
+
+    fn over(way: Way) -> Self {
+        let inner = Inner { way, first: AtomicUsize::new(0), current: Mutex::new(None) };
         Self { inner: Arc::new(inner) }
     }
 
@@ -85,14 +105,18 @@ impl Inner {
 
     /// Tries the endpoints one after another, the next one also while the one before is silent.
     async fn open(&self) -> Result<Connection, Unreachable> {
+        let (tls, endpoints) = match &self.way {
+            Way::Network(tls, endpoints) => (tls, endpoints),
+            Way::Unix(path) => return open_unix(path).await.map_err(|error| Unreachable(vec![error])),
+        };
         let first = self.first.load(Ordering::Relaxed);
-        let count = self.endpoints.len();
-        let mut waiting = (0..count).map(|index| &self.endpoints[(first + index) % count]);
+        let count = endpoints.len();
+        let mut waiting = (0..count).map(|index| &endpoints[(first + index) % count]);
         let mut running = FuturesUnordered::new();
         let mut errors = Vec::new();
         loop {
             match waiting.next() {
-                Some(endpoint) => running.push(self.open_one(endpoint)),
+                Some(endpoint) => running.push(open_one(tls, endpoint)),
                 None if running.is_empty() => return Err(Unreachable(errors)),
                 None => {}
             }
@@ -104,25 +128,38 @@ impl Inner {
             }
         }
     }
+}
 
-    async fn open_one(&self, endpoint: &Endpoint) -> Result<Connection, DialError> {
-        let (stream, peer) =
-            match tokio::time::timeout(DIAL_ENDPOINT, dial::stream(endpoint, &self.tls)).await {
-                Ok(opened) => opened?,
-                Err(_) => return Err(DialError::Timeout { endpoint: endpoint.clone() }),
-            };
-        // No pings: servers of the original take frequent ones for an attack. TCP finds dead peers.
-        let (sender, driver) = http2::Builder::new(TokioExecutor::new())
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|source| DialError::Http2 { source })?;
-        // The driver ends with the last sender; its error reaches every call that was running.
-        tokio::spawn(async move { drop(driver.await) });
-        let authority = endpoint.to_string().parse().unwrap_or_else(|_| Authority::from_static("localhost"));
-        Ok(Connection { sender, authority, peer: peer.to_string().into() })
-    }
+async fn open_one(tls: &ClientTls, endpoint: &Endpoint) -> Result<Connection, DialError> {
+    let (stream, peer) = match tokio::time::timeout(DIAL_ENDPOINT, dial::stream(endpoint, tls)).await {
+        Ok(opened) => opened?,
+        Err(_) => return Err(DialError::Timeout { endpoint: endpoint.clone() }),
+    };
+    let authority = endpoint.to_string().parse().unwrap_or_else(|_| Authority::from_static("localhost"));
+    begin(stream, authority, peer.to_string()).await
+}
+
+async fn open_unix(path: &Path) -> Result<Connection, DialError> {
+    let failed = |source| DialError::Unix { path: path.to_owned(), source };
+    let opened = tokio::time::timeout(DIAL_ENDPOINT, UnixStream::connect(path)).await;
+    let stream = opened.map_err(|_| failed(ErrorKind::TimedOut.into()))?.map_err(failed)?;
+    begin(stream, Authority::from_static("localhost"), path.display().to_string()).await
+}
+
+/// Begins HTTP/2. No pings: servers of the original take frequent ones for an attack. TCP finds dead peers.
+async fn begin<S>(stream: S, authority: Authority, peer: String) -> Result<Connection, DialError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, driver) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|source| DialError::Http2 { source })?;
+    // The driver ends with the last sender; its error reaches every call that was running.
+    tokio::spawn(async move { drop(driver.await) });
+    Ok(Connection { sender, authority, peer: peer.into() })
 }
 
 impl tower::Service<Request<Body>> for Channel {

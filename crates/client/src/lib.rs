@@ -5,6 +5,7 @@ pub mod client;
 pub mod definitions;
 pub mod endpoint;
 pub mod events;
+pub mod json;
 pub mod lines;
 pub mod profile;
 pub mod reply;

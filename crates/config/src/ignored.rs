@@ -116,7 +116,6 @@ pub static ARGUMENTS: &[ArgumentRule] = &[
     argument("siderolink.api", "", "the SideroLink tunnel is not established yet"),
     argument("talos.board", "", "boards have no installer of their own yet"),
     argument("talos.config", "guestinfo", "VMware guest information is not read yet"),
-    argument("talos.dashboard.console", "", "there is no dashboard on the console yet"),
     argument("talos.experimental.wipe", "", "disks are not wiped yet"),
     argument("talos.unified_cgroup_hierarchy", "0", "the version of cgroups is the kernel's choice"),
 ];

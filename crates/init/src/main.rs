@@ -1,4 +1,4 @@
-//! The node program: init, machined, apid, trustd and the installer in one file.
+//! The node program: init, machined, apid, trustd, the dashboard and the installer in one file.
 //!
 //! Which one it is comes from the name it was called by, or from its first argument: `ichor init` and a link
 //! named `init` do the same. PID 1 without a better name is init.
@@ -29,13 +29,14 @@ fn main() -> ExitCode {
         "machined" => ichor_machined::main(&rest),
         "apid" => ichor_apid::main(&rest),
         "trustd" => ichor_trustd::main(&rest),
+        "dashboard" => ichor_dashboard::console::main(&rest),
         "installer" => ichor_installer::main(&rest),
         "poweroff" | "shutdown" => ask_pid1(rustix::process::Signal::TERM),
         "reboot" => ask_pid1(rustix::process::Signal::INT),
         _ if std::process::id() == 1 => pid1::main(&rest),
         other => {
             eprintln!(
-                "ichor: {other:?} is none of init, machined, apid, trustd, installer, poweroff, reboot; call one of these"
+                "ichor: {other:?} is none of init, machined, apid, trustd, dashboard, installer, poweroff, reboot; call one of these"
             );
             ExitCode::from(2)
         }

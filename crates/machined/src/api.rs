@@ -4,6 +4,7 @@ pub mod archive;
 pub mod capture;
 pub mod client_config;
 pub mod configuration;
+pub mod console;
 pub mod containers;
 pub mod etcd;
 pub mod files;

@@ -24,6 +24,9 @@ pub const APID_UID: u32 = 50;
 /// User of trustd.
 pub const TRUSTD_UID: u32 = 51;
 
+/// User of the dashboard, also of the socket it talks to.
+pub const DASHBOARD_UID: u32 = 52;
+
 /// Where apid listens.
 pub const APID_PORT: u16 = 50_000;
 
@@ -164,7 +167,7 @@ fn make_name_files() {
 }
 
 /// A first-party daemon: its own user, no capabilities, and of the whole machine just its sockets.
-fn daemon(program: &str, name: &str, uid: u32, view: Vec<String>) -> ProcessSpec {
+pub(crate) fn daemon(program: &str, name: &str, uid: u32, view: Vec<String>) -> ProcessSpec {
     ProcessSpec {
         path: program.to_owned(),
         args: vec![name.to_owned()],

@@ -44,6 +44,11 @@ pub fn fill(url: &str, facts: &Facts) -> String {
     format!("{base}?{}", pairs.join("&"))
 }
 
+/// Whether an address asks for the code that a person enters.
+pub fn wants_code(url: &str) -> bool {
+    url.split_once('?').is_some_and(|(_, query)| query.to_ascii_lowercase().contains("${code}"))
+}
+
 fn replace(text: &str, name: &str, value: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let mut out = String::new();
@@ -89,5 +94,6 @@ mod tests {
         ] {
             assert_eq!(fill(url, &facts), want);
         }
+        assert!(wants_code("http://a/?c=${Code}") && !wants_code("http://a/${code}?c=1"));
     }
 }

@@ -4,6 +4,7 @@ pub mod api;
 pub mod audit;
 pub mod cri;
 pub mod daemons;
+pub mod dashboard;
 pub mod download;
 pub mod drain;
 pub mod environment;

@@ -68,6 +68,11 @@ impl Paths {
         self.run.join("containerd/containerd.sock")
     }
 
+    /// What the console may see and do.
+    pub fn console_socket(&self) -> PathBuf {
+        self.run.join("dashboard/machine.sock")
+    }
+
     /// The filtered state of a daemon.
     pub fn runtime_socket(&self, daemon: &str) -> PathBuf {
         self.run.join(daemon).join("runtime.sock")

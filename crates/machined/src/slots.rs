@@ -18,6 +18,7 @@ use ichor_resource::block::VolumeStatus;
 use ichor_resource::config::{MachineConfig, MachineType};
 use ichor_types::{Cmdline, MachineType as Type};
 
+use crate::dashboard::DASHBOARD;
 use crate::installer::{Installer, result};
 use crate::node::Node;
 use crate::sequencer::Request;
@@ -219,6 +220,8 @@ fn observation(configured: bool, kind: Type, views: &[ServiceView], uptime: Dura
     };
     let services: Vec<ServiceHealth> = views
         .iter()
+        // No system is given up for what is on its screen.
+        .filter(|view| view.id != DASHBOARD)
         .map(|view| ServiceHealth {
             id: view.id.clone(),
             is_up: matches!(
@@ -250,6 +253,9 @@ mod tests {
         let kubelet = view("kubelet", ServiceState::Running, Some(true));
         let views = [machined, kubelet, view("cri", ServiceState::Preparing, None)];
         assert_eq!(seen(true, Type::Worker, &views), ["service cri is not up"]);
+        let broken = view(DASHBOARD, ServiceState::Failed, None);
+        let screen = [views[0].clone(), views[1].clone(), broken];
+        assert_eq!(seen(true, Type::Worker, &screen), Vec::<String>::new(), "a screen is no reason");
         assert_eq!(seen(true, Type::Worker, &views[..2]), Vec::<String>::new());
         assert_eq!(seen(true, Type::ControlPlane, &views[..2]), ["service etcd is not there"]);
     }

@@ -159,6 +159,9 @@ impl NodeSources {
     /// One attempt to download. Facts may come while the server does not answer.
     async fn fetch(&self, url: &str) -> Result<Vec<u8>, Attempt> {
         let facts = self.facts();
+        if facts.code.is_empty() && download::wants_code(url) {
+            return Err(Attempt::Again("the address wants a code; enter it on the console".to_owned()));
+        }
         let url = download::fill(url, &facts);
         let headers = match oauth::Settings::read(&self.cmdline, &url) {
             None => Vec::new(),

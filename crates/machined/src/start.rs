@@ -25,9 +25,11 @@ use ichor_sys::supervisor::{Client, PowerRequest};
 use ichor_types::Cmdline;
 use ichor_wire::common;
 
+use crate::api::console::serve_console;
 use crate::api::server::{FOR_APID, FOR_TRUSTD, Readable, serve_machine, serve_runtime};
 use crate::api::streams;
-use crate::daemons::{self, APID_UID, TRUSTD_UID};
+use crate::daemons::{self, APID_UID, DASHBOARD_UID, TRUSTD_UID};
+use crate::dashboard;
 use crate::events::{Payload, Tail};
 use crate::lanes;
 use crate::maintenance::{MaintenanceConfigController, MaintenanceServiceController};
@@ -178,12 +180,13 @@ fn set_up_logging(logs: &LogManager) -> (bool, Arc<dyn ConsoleSink>) {
 }
 
 fn make_directories(paths: &Paths) -> Result<(), StartError> {
-    let dirs: [(PathBuf, u32, Option<u32>); 6] = [
+    let dirs: [(PathBuf, u32, Option<u32>); 7] = [
         (paths.state.clone(), 0o700, None),
         (paths.run.clone(), 0o751, None),
         (paths.run.join("machined"), 0o771, Some(APID_UID)),
         (paths.run.join("apid"), 0o751, Some(APID_UID)),
         (paths.run.join("trustd"), 0o751, Some(TRUSTD_UID)),
+        (paths.run.join("dashboard"), 0o751, Some(DASHBOARD_UID)),
         (PathBuf::from("/system/etc"), 0o700, None),
     ];
     for (dir, mode, owner) in dirs {
@@ -243,6 +246,9 @@ impl Machine {
             .map_err(|error| StartError::Register(error.to_string()))?;
         for (daemon, uid, readable) in [("apid", APID_UID, FOR_APID), ("trustd", TRUSTD_UID, FOR_TRUSTD)] {
             serve_daemon_state(&node, &sockets, &self.api, daemon, uid, readable);
+        }
+        if dashboard::is_wanted(&node.host) {
+            serve_dashboard(&node, &sockets, &self.api);
         }
         if node.host.own_kernel_log {
             tokio::spawn(streams::keep_kernel_log(node.journal.logs.ring(streams::KERNEL)));
@@ -423,6 +429,21 @@ fn serve_daemon_state(
         match listener {
             Ok(listener) => serve_runtime(state, audit, readable, listener, CancellationToken::new()).await,
             Err(error) => error!(daemon, %error, "the state of a daemon is not served"),
+        }
+    });
+}
+
+/// Serves what the console may see and do, for as long as machined lives.
+fn serve_dashboard(node: &Arc<Node>, sockets: &Arc<Sockets>, api: &Handle) {
+    let path = node.host.paths.console_socket();
+    let (sockets, node) = (Arc::clone(sockets), Arc::clone(node));
+    api.spawn(async move {
+        let listener = sockets
+            .listener("dashboard.machine", &path, Access::owned_by(DASHBOARD_UID))
+            .and_then(UnixListener::from_std);
+        match listener {
+            Ok(listener) => serve_console(node, listener, CancellationToken::new()).await,
+            Err(error) => error!(%error, "the dashboard is not served"),
         }
     });
 }

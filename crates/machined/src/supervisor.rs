@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -269,6 +270,10 @@ async fn pump(socket: AsyncFd<OwnedFd>, supervisor: Supervisor, power: mpsc::Sen
 
 impl ProcessPort for Supervisor {
     fn spawn(&self, name: &str, spec: &ProcessSpec) -> BoxFuture<'static, Result<Process, SpawnError>> {
+        let terminal = match open_terminal(spec) {
+            Ok(terminal) => terminal,
+            Err(error) => return Box::pin(std::future::ready(Err(error))),
+        };
         let request = SpawnRequest {
             args: spec.args.clone(),
             env: spec.env.clone(),
@@ -281,6 +286,7 @@ impl ProcessPort for Supervisor {
                 (false, _) => Capabilities::NONE,
             },
             oom_score_adj: spec.oom_score_adj,
+            nice: spec.nice,
             no_new_privs: !spec.privileged,
             filter: match (spec.privileged, spec.view.is_empty()) {
                 (true, _) => Filter::None,
@@ -295,7 +301,8 @@ impl ProcessPort for Supervisor {
         let (sender, receiver) = oneshot::channel();
         // Held over the call, so that the answer cannot come before its waiter is known.
         let mut waiting = self.lock();
-        let sent = self.client.spawn(&request, &[]);
+        let descriptors: Vec<BorrowedFd<'_>> = terminal.iter().map(AsFd::as_fd).collect();
+        let sent = self.client.spawn(&request, &descriptors);
         match sent {
             Ok(seq) => {
                 waiting.spawns.insert(seq, sender);
@@ -321,6 +328,15 @@ impl ProcessPort for Supervisor {
     fn release(&self, handle: u64) {
         self.send(move |client| client.release(ChildId(handle)));
     }
+}
+
+/// The terminal of a process that is to have one.
+fn open_terminal(spec: &ProcessSpec) -> Result<Option<OwnedFd>, SpawnError> {
+    let open = |path: &String| {
+        let failed = |error| SpawnError { reason: format!("open the terminal {path}: {error}") };
+        ichor_sys::terminal::open_raw(Path::new(path)).map_err(failed)
+    };
+    spec.terminal.as_ref().map(open).transpose()
 }
 
 fn kind(status: ExitStatus) -> ExitKind {

@@ -22,7 +22,7 @@ use crate::sequencer::{Check, Request, Task, TaskContext, TaskError, Tasks};
 use crate::services::BoxFuture;
 use crate::services::spec::TaskRun;
 use crate::supervisor::Supervisor;
-use crate::{families, last_boot, udevd};
+use crate::{dashboard, families, last_boot, udevd};
 
 pub(crate) use storage::VOLUMES;
 
@@ -110,6 +110,9 @@ impl Tasks for NodeTasks {
                     loaded
                 })
             }
+            Task::StartDashboard => {
+                Box::pin(services::start_dashboard(manager, self.program.clone(), host.clone()))
+            }
             Task::LoadConfig => Box::pin(config::load(state, families::has_disks())),
             Task::MemorySizeCheck => {
                 config::check_memory(&state);
@@ -187,6 +190,7 @@ impl Tasks for NodeTasks {
         match check {
             Check::OwnsKernel => ichor_sys::power::in_first_pid_namespace(),
             Check::HasUdevd => udevd::is_here(),
+            Check::HasDashboard => self.node().is_some_and(|node| dashboard::is_shown(&node.host)),
             Check::HaltsIfInstalled => self
                 .node()
                 .is_some_and(|node| config::halts_if_installed(&node.host.cmdline, &node.store.state)),

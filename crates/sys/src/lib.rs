@@ -43,6 +43,7 @@ pub mod staged_mount;
 pub mod supervisor;
 pub mod swap;
 pub mod sysctl_guard;
+pub mod terminal;
 mod text;
 pub mod tree;
 pub mod watchdog;

@@ -2,27 +2,30 @@
 
 use std::io::{self, IsTerminal as _, stdin, stdout};
 
+use ichor_dashboard::Screen;
 use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 /// The terminal while the dashboard has it; dropping it gives it back.
-pub struct Terminal(DefaultTerminal);
+pub(super) struct Terminal(DefaultTerminal);
 
 impl Terminal {
     /// Takes the terminal over. A panic gives it back before it is reported.
     ///
     /// # Errors
     /// When input or output is no terminal.
-    pub fn open() -> io::Result<Self> {
+    pub(super) fn open() -> io::Result<Self> {
         if !stdin().is_terminal() || !stdout().is_terminal() {
             return Err(io::Error::other("the dashboard needs a terminal"));
         }
         ratatui::try_init().map(Self).inspect_err(|_| ratatui::restore())
     }
+}
 
-    /// Draws a frame; only cells that changed are sent.
-    pub fn draw(&mut self, draw: impl FnOnce(Rect, &mut Buffer)) -> io::Result<()> {
+impl Screen for Terminal {
+    /// Only cells that changed are sent.
+    fn draw(&mut self, draw: impl FnOnce(Rect, &mut Buffer)) -> io::Result<()> {
         self.0.draw(|frame| draw(frame.area(), frame.buffer_mut())).map(drop)
     }
 }

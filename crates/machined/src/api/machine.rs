@@ -11,8 +11,8 @@ use ichor_wire::{common, machine};
 use super::ration::Ration;
 use super::reply::{Replies, Slots, holding};
 use super::{
-    capture, client_config, configuration, containers, etcd, files, generate, host, kubeconfig, lifecycle,
-    meta, sockets, streams,
+    capture, client_config, configuration, console, containers, etcd, files, generate, host, kubeconfig,
+    lifecycle, meta, sockets, streams,
 };
 use crate::audit;
 use crate::node::Node;
@@ -460,6 +460,7 @@ impl MachineService for Api {
         &self,
         request: Request<machine::MetaWriteRequest>,
     ) -> Result<Response<machine::MetaWriteResponse>, Status> {
+        console::check_key(request.extensions(), request.get_ref().key)?;
         meta::write(&self.node.power, &self.node.store.meta, request.into_inner()).await
     }
 
@@ -467,6 +468,7 @@ impl MachineService for Api {
         &self,
         request: Request<machine::MetaDeleteRequest>,
     ) -> Result<Response<machine::MetaDeleteResponse>, Status> {
+        console::check_key(request.extensions(), request.get_ref().key)?;
         meta::delete(&self.node.power, &self.node.store.meta, request.into_inner()).await
     }
 

@@ -55,7 +55,7 @@ const MIB: usize = 1024 * KIB;
 const TUNNEL: &str = "siderolink";
 
 /// Bounds of the machine socket: one message of the largest size at a time, and many of a usual one.
-fn machine_limits() -> Limits {
+pub(super) fn machine_limits() -> Limits {
     let bodies = BodyLimits {
         message: MESSAGE_MAX,
         connection: MESSAGE_MAX + 2 * MIB,
@@ -72,7 +72,7 @@ fn machine_limits() -> Limits {
 }
 
 /// Bounds of a daemon's state socket.
-fn runtime_limits() -> Limits {
+pub(super) fn runtime_limits() -> Limits {
     let bodies = BodyLimits {
         message: REPORT_MAX,
         connection: 2 * REPORT_MAX,

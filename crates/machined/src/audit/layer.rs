@@ -51,12 +51,19 @@ pub struct Audited<S> {
     service: S,
     audit: Audit,
     gateway: Option<u32>,
+    is_told: fn(&str) -> bool,
 }
 
 impl<S> Audited<S> {
     /// Around `service`. A peer that runs as user `gateway` is believed when it names callers.
     pub fn new(service: S, audit: Audit, gateway: Option<u32>) -> Self {
-        Self { service, audit, gateway }
+        Self { service, audit, gateway, is_told: |_| true }
+    }
+
+    /// Only calls of these methods are written down.
+    #[must_use]
+    pub fn only(self, is_told: fn(&str) -> bool) -> Self {
+        Self { is_told, ..self }
     }
 }
 
@@ -74,8 +81,9 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let call = Box::new(Call::begin(&self.audit, self.gateway, &mut request));
-        Running { future: self.service.call(request), call: Some(call) }
+        let is_told = (self.is_told)(request.uri().path());
+        let call = is_told.then(|| Box::new(Call::begin(&self.audit, self.gateway, &mut request)));
+        Running { future: self.service.call(request), call }
     }
 }
 

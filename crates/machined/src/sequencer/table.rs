@@ -127,6 +127,8 @@ pub enum Check {
     OwnsKernel,
     /// The device manager runs on this machine.
     HasUdevd,
+    /// The dashboard is shown on the console.
+    HasDashboard,
     /// The kernel was told to stop here where the system is on a disk already, and it is.
     HaltsIfInstalled,
     /// The kubelet registers this machine with Kubernetes.
@@ -148,6 +150,8 @@ pub enum Task {
     StartSyslogd,
     /// Reads META.
     ReloadMeta,
+    /// Starts the dashboard on the console.
+    StartDashboard,
     /// Waits for somebody to take the installation medium out.
     HaltIfInstalled,
     /// Gets the machine configuration from wherever it is.
@@ -218,6 +222,7 @@ impl Task {
             Self::StartAuditd => "startAuditd",
             Self::StartSyslogd => "startSyslogd",
             Self::ReloadMeta => "reloadMeta",
+            Self::StartDashboard => "startDashboard",
             Self::HaltIfInstalled => "haltIfInstalled",
             Self::LoadConfig => "loadConfig",
             Self::MemorySizeCheck => "memorySizeCheck",
@@ -279,6 +284,7 @@ impl Task {
             | Self::UnmountEphemeralPartition
             | Self::StartAuditd
             | Self::StartSyslogd
+            | Self::StartDashboard
             | Self::MemorySizeCheck
             | Self::StoreShutdown
             | Self::SendResetSignal
@@ -325,6 +331,7 @@ const INITIALIZE: &[Phase] = &[
         ..only("logServices", &[Task::StartAuditd, Task::StartSyslogd], Check::OwnsKernel)
     },
     forgiving("meta", &[Task::ReloadMeta]),
+    Phase { forgiving: true, ..only("dashboard", &[Task::StartDashboard], Check::HasDashboard) },
     only("haltIfInstalled", &[Task::HaltIfInstalled], Check::HaltsIfInstalled),
     phase("config", &[Task::LoadConfig]),
 ];

@@ -31,7 +31,11 @@ impl Tasks for Fake {
 
     fn check(&self, check: Check, _request: &Request) -> bool {
         match check {
-            Check::OwnsKernel | Check::HasUdevd | Check::HaltsIfInstalled | Check::Registers => false,
+            Check::OwnsKernel
+            | Check::HasUdevd
+            | Check::HasDashboard
+            | Check::HaltsIfInstalled
+            | Check::Registers => false,
         }
     }
 }
@@ -183,7 +187,7 @@ fn a_kernel_and_its_devices_come_first_and_what_users_wrote_before_services() {
     let names = |request: &Request| plan(request).iter().map(|phase| phase.name).collect::<Vec<_>>();
     let initialize = names(&Request::Initialize);
     assert_eq!(initialize[..4], ["systemRequirements", "udevd", "earlyServices", "logServices"]);
-    assert_eq!(initialize[5..], ["haltIfInstalled", "config"]);
+    assert_eq!(initialize[5..], ["dashboard", "haltIfInstalled", "config"]);
     assert_eq!(
         names(&Request::Boot),
         ["memorySizeCheck", "ephemeral", "udevSetup", "userDisks", "userSetup", "startEverything"]

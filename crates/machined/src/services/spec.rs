@@ -52,6 +52,10 @@ pub struct ProcessSpec {
     pub cgroup: Option<String>,
     /// `oom_score_adj`.
     pub oom_score_adj: i32,
+    /// Niceness.
+    pub nice: i32,
+    /// A terminal that it is given, in raw mode, where `ichor_sys::terminal::INHERITED_FD` says.
+    pub terminal: Option<String>,
     /// Directories it sees empty.
     pub masked: Vec<String>,
     /// All that it sees, as `ichor_sys::supervisor::SpawnRequest::view` has it; it is then one of our own daemons and

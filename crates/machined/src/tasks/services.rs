@@ -9,11 +9,11 @@ use ichor_observe::LogManager;
 use ichor_types::{Cmdline, MachineType as Role};
 
 use super::{config, failed};
-use crate::node::{Node, Paths};
+use crate::node::{Host, Node, Paths};
 use crate::sequencer::{Task, TaskError};
 use crate::services::spec::TaskRun;
 use crate::services::{ServiceError, ServiceManager, ServiceSpec};
-use crate::{cri, daemons, environment, etcd, log_services, udevd};
+use crate::{cri, daemons, dashboard, environment, etcd, log_services, udevd};
 
 /// Starts the device manager and waits for it.
 pub(super) async fn start_udevd(services: ServiceManager, cmdline: Cmdline) -> Result<(), TaskError> {
@@ -46,6 +46,16 @@ pub(super) async fn start_auditd(
 pub(super) async fn start_syslogd(services: ServiceManager, logs: LogManager) -> Result<(), TaskError> {
     services.load(log_services::syslogd(&logs, log_services::LOG_SOCKET));
     services.start(log_services::SYSLOGD).map_err(failed)
+}
+
+/// Starts the dashboard on the console, without waiting for it.
+pub(super) async fn start_dashboard(
+    services: ServiceManager,
+    program: String,
+    host: Host,
+) -> Result<(), TaskError> {
+    services.load(dashboard::service(&program, &host));
+    services.start(dashboard::DASHBOARD).map_err(failed)
 }
 
 async fn start(services: &ServiceManager, spec: ServiceSpec, task: Task) -> Result<(), TaskError> {
@@ -104,7 +114,9 @@ pub(super) async fn start_all(node: &Node, program: &str) -> Result<(), TaskErro
     let deadline = tokio::time::Instant::now() + Task::StartAllServices.limit();
     loop {
         let ids = services.ids();
-        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        // A screen that does not work must not keep a machine from its cluster.
+        let ids: Vec<&str> =
+            ids.iter().map(String::as_str).filter(|id| *id != dashboard::DASHBOARD).collect();
         match services.wait_up(&ids, NAG).await {
             Ok(()) => return Ok(()),
             Err(error) if tokio::time::Instant::now() >= deadline => return Err(failed(error)),

@@ -2,6 +2,7 @@
 
 mod audit;
 mod bench;
+mod console;
 mod crowd;
 mod rpcs;
 mod why;

@@ -44,8 +44,9 @@ const OPEN_TO_WRITE: u32 = (libc::O_WRONLY
     | libc::O_APPEND
     | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32;
 
-/// The request numbers of `ioctl` that sockets and pipes need: FIONBIO, FIONREAD, FIOCLEX, TCGETS.
-const IOCTLS: [u32; 4] = [0x5421, 0x541b, 0x5451, 0x5401];
+/// The request numbers of `ioctl` that sockets and pipes need: FIONBIO, FIONREAD, FIOCLEX, TCGETS. TIOCGWINSZ is for the
+/// dashboard, which asks how large its terminal is; it changes nothing.
+const IOCTLS: [u32; 5] = [0x5421, 0x541b, 0x5451, 0x5401, 0x5413];
 
 /// PR_SET_NAME, PR_GET_NAME, PR_SET_VMA.
 const PRCTLS: [u32; 3] = [15, 16, 0x5356_4d41];
@@ -344,6 +345,10 @@ mod tests {
             (libc::SYS_socket, socket(libc::AF_VSOCK, libc::SOCK_STREAM), false),
             (libc::SYS_socket, socket(libc::AF_ALG, libc::SOCK_STREAM), false),
             (libc::SYS_ioctl, args(1, 0x5421), true),
+            (libc::SYS_ioctl, args(1, 0x5413), true),
+            // TCSETS, VT_ACTIVATE.
+            (libc::SYS_ioctl, args(1, 0x5402), false),
+            (libc::SYS_ioctl, args(1, 0x5606), false),
             // TIOCSTI.
             (libc::SYS_ioctl, args(1, 0x5412), false),
             (libc::SYS_prctl, args(0, 15), true),

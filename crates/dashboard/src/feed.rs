@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use ichor_client::json::from_yaml_text;
 use ichor_client::lines::Lines;
 use ichor_client::resources::{Query, yaml_of};
 use ichor_client::{Client, split};
@@ -14,9 +15,8 @@ use tokio::sync::mpsc::Sender;
 use tokio::task::{AbortHandle, JoinSet};
 use tonic::{Code, Status, Streaming};
 
-use super::history::Counters;
-use super::model::{News, Update, WATCHED};
-use crate::output::json::from_yaml_text;
+use crate::history::Counters;
+use crate::model::{News, Update, Watched};
 
 /// Before a broken stream is begun anew.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -36,10 +36,10 @@ pub struct Feed {
 
 impl Feed {
     /// Starts the watches, the versions and the kernel logs of all machines.
-    pub fn start(&self, tasks: &mut JoinSet<()>) {
+    pub fn start(&self, tasks: &mut JoinSet<()>, watched: impl Iterator<Item = Watched> + Clone) {
         for node in 0..self.clients.len() {
-            for &(namespace, kind) in WATCHED {
-                tasks.spawn(self.clone().keep_watching(node, namespace, kind));
+            for watched in watched.clone() {
+                tasks.spawn(self.clone().keep_watching(node, watched));
             }
             tasks.spawn(self.clone().version(node));
             self.log(tasks, node, "");
@@ -51,9 +51,9 @@ impl Feed {
         tasks.spawn(self.clone().keep_following(node, log.to_owned()))
     }
 
-    async fn keep_watching(self, node: usize, namespace: &'static str, kind: &'static str) {
+    async fn keep_watching(self, node: usize, watched: Watched) {
         loop {
-            match self.watch(node, namespace, kind).await {
+            match self.watch(node, watched).await {
                 // The machine does not know that type, or does not tell: it will not change its mind.
                 Err(status)
                     if matches!(
@@ -69,8 +69,9 @@ impl Feed {
         }
     }
 
-    async fn watch(&self, node: usize, namespace: &str, kind: &'static str) -> Result<(), Status> {
-        let query = Query { namespace: namespace.to_owned(), resource_type: kind.to_owned(), id: None };
+    async fn watch(&self, node: usize, (namespace, kind, id): Watched) -> Result<(), Status> {
+        let id = id.map(str::to_owned);
+        let query = Query { namespace: namespace.to_owned(), resource_type: kind.to_owned(), id };
         let mut watch = self.clients[node].watch(&query).await?;
         self.send(node, News::Forget(kind)).await;
         while let Some(event) = watch.next().await? {

@@ -3,11 +3,12 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
+use ratatui::symbols::bar;
 use ratatui::text::Line;
 use ratatui::widgets::{LineGauge, RenderDirection, Sparkline, Widget as _};
 
-use super::super::model::{Model, Node};
 use super::{FAINT, PLAIN, bytes, frame, framed};
+use crate::model::{Model, Node};
 
 /// Graphs are drawn in thousandths of what fills them.
 const FULL: f64 = 1000.0;
@@ -29,6 +30,11 @@ pub(super) fn draw(model: &Model, area: Rect, buffer: &mut Buffer) {
     gauge("MEM", used, Color::Blue, halves[1], buffer);
 
     let upper: [Rect; 3] = Layout::horizontal([Constraint::Fill(1); 3]).areas(upper);
+    // The font of a console has no bars but half and whole ones.
+    let bars = if model.console { bar::THREE_LEVELS } else { bar::NINE_LEVELS };
+    let chart = |title: &str, values: &[f64], full: f64, colour, area, buffer: &mut Buffer| {
+        chart(title, values, full, (colour, &bars), area, buffer);
+    };
     let percent = |value: f64| format!("{:.1}%", value * 100.0);
     let title = format!("CPU {}", percent(cpu));
     chart(&title, &history.cpu, 1.0, Color::Green, upper[0], buffer);
@@ -72,12 +78,20 @@ fn gauge(name: &str, value: f64, colour: Color, area: Rect, buffer: &mut Buffer)
 }
 
 /// The newest values as bars, the last at the right.
-fn chart(title: &str, values: &[f64], full: f64, colour: Color, area: Rect, buffer: &mut Buffer) {
+fn chart(
+    title: &str,
+    values: &[f64],
+    full: f64,
+    (colour, set): (Color, &bar::Set<'static>),
+    area: Rect,
+    buffer: &mut Buffer,
+) {
     let bars = values.iter().rev().map(|value| (share(*value, full) * FULL).round() as u64);
     Sparkline::default()
         .block(frame(title))
         .data(bars)
         .max(FULL as u64)
+        .bar_set(set.clone())
         .direction(RenderDirection::RightToLeft)
         .style(Style::new().fg(colour))
         .render(area, buffer);

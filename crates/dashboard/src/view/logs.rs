@@ -3,8 +3,8 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::super::model::Model;
 use super::{framed, log_lines};
+use crate::model::Model;
 
 pub(super) fn draw(model: &Model, area: Rect, buffer: &mut Buffer) {
     let name = if model.log.is_empty() { "kernel" } else { &model.log };

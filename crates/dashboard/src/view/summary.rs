@@ -5,8 +5,8 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use serde_json::Value;
 
-use super::super::model::{Model, Node};
 use super::{GOOD, PLAIN, Pair, WARNING, framed, log_lines, pairs, plural, show, text, verdict};
+use crate::model::{Model, Node};
 
 /// The addresses the machine is reached at: not those of pods.
 const ADDRESSES: &str = "routed-no-k8s";

@@ -1,5 +1,6 @@
 //! What the dashboard looks like: a model drawn into a buffer. Pure.
 
+mod code;
 mod logs;
 mod monitor;
 mod network;
@@ -14,8 +15,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Widget as _};
 use serde_json::Value;
 
-use super::history::available;
-use super::model::{Model, Node, Page};
+use crate::history::available;
+use crate::model::{Model, Node, Page};
 
 const PLAIN: Style = Style::new();
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -36,6 +37,7 @@ pub fn draw(model: &Model, area: Rect, buffer: &mut Buffer, now: u64) {
         Page::Monitor => monitor::draw(model, body, buffer),
         Page::Network => network::draw(model, body, buffer),
         Page::Logs => logs::draw(model, body, buffer),
+        Page::ConfigUrl => code::draw(model, body, buffer),
     }
     draw_footer(model, bottom, buffer);
 }
@@ -43,7 +45,12 @@ pub fn draw(model: &Model, area: Rect, buffer: &mut Buffer, now: u64) {
 fn header(model: &Model, now: u64) -> Paragraph<'static> {
     let node = model.node();
     let hostname = text(node.get("HostnameStatuses", "hostname"), "hostname");
-    let name = if hostname.is_empty() { node.name.clone() } else { format!("{hostname} ({})", node.name) };
+    let name = match (hostname.is_empty(), model.console) {
+        (true, _) => node.name.clone(),
+        // A console shows the machine it belongs to.
+        (false, true) => hostname,
+        (false, false) => format!("{hostname} ({})", node.name),
+    };
     let state = match &node.trouble {
         Some(trouble) => Span::styled(trouble.clone(), BAD),
         None => Span::raw(node.version.clone()),
@@ -74,9 +81,11 @@ fn header(model: &Model, now: u64) -> Paragraph<'static> {
 }
 
 fn draw_footer(model: &Model, area: Rect, buffer: &mut Buffer) {
-    let names: usize = model.nodes.iter().map(|node| node.name.len() + 1).sum();
-    let long = Page::ALL.iter().enumerate().map(|(index, (_, name))| format!("[F{}: {name}] ", index + 1));
-    let short = (1..=Page::ALL.len()).map(|number| format!("[F{number}] "));
+    let machines = if model.console { &[][..] } else { &model.nodes[..] };
+    let names: usize = machines.iter().map(|node| node.name.len() + 1).sum();
+    let pages = model.pages();
+    let long = pages.iter().enumerate().map(|(index, (_, name))| format!("[F{}: {name}] ", index + 1));
+    let short = (1..=pages.len()).map(|number| format!("[F{number}] "));
     let width = |tabs: &[String]| tabs.iter().map(String::len).sum::<usize>();
     let (long, short): (Vec<String>, Vec<String>) = (long.collect(), short.collect());
     let tabs = if names + width(&long) < usize::from(area.width) { long } else { short };
@@ -92,12 +101,12 @@ fn draw_footer(model: &Model, area: Rect, buffer: &mut Buffer) {
         };
         [Span::raw(" "), Span::styled(node.name.clone(), style)]
     };
-    Line::from_iter(model.nodes.iter().enumerate().skip(skip).flat_map(machine)).render(left, buffer);
-    let tab = |(tab, (page, _)): (&String, (Page, _))| {
-        let style = if page == model.page { CHOSEN } else { PLAIN };
+    Line::from_iter(machines.iter().enumerate().skip(skip).flat_map(machine)).render(left, buffer);
+    let tab = |(tab, (page, _)): (&String, &(Page, _))| {
+        let style = if *page == model.page { CHOSEN } else { PLAIN };
         [Span::styled(tab.trim_end().to_owned(), style), Span::raw(" ")]
     };
-    Line::from_iter(tabs.iter().zip(Page::ALL).flat_map(tab)).render(right, buffer);
+    Line::from_iter(tabs.iter().zip(pages).flat_map(tab)).render(right, buffer);
 }
 
 fn frame(title: &str) -> Block<'static> {

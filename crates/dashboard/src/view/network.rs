@@ -4,9 +4,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 
-use super::super::form::Form;
-use super::super::model::{Model, Node};
 use super::{BAD, CHOSEN, FAINT, PLAIN, WARNING, framed, pairs, text, verdict};
+use crate::form::Form;
+use crate::model::{Model, Node};
 
 pub(super) fn draw(model: &Model, area: Rect, buffer: &mut Buffer) {
     let node = model.node();

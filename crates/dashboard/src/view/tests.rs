@@ -6,10 +6,10 @@ use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::Rect;
 
-use super::super::history::Counters;
-use super::super::model::{Model, News, Update};
 use super::draw;
-use crate::output::json::from_yaml_text;
+use crate::history::Counters;
+use crate::model::{Model, News, Update};
+use ichor_client::json::from_yaml_text;
 
 /// 2026-01-01.
 const NOW: u64 = 1_767_225_600;

@@ -6,8 +6,9 @@ use ichor_wire::machine::{MemInfo, ProcessInfo};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 
-use super::form::{Form, Pressed};
-use super::history::{Counters, History};
+use crate::code::{self, CodeForm};
+use crate::form::{Form, Pressed};
+use crate::history::{Counters, History};
 
 /// Log lines kept for one machine.
 pub const LINES_MAX: usize = 1000;
@@ -36,6 +37,12 @@ pub const WATCHED: &[(&str, &str)] = &[
     ("network", "OperatorSpecs.net.talos.dev"),
 ];
 
+/// A watch: namespace, type and, where not all of them are wanted, an id.
+pub type Watched = (&'static str, &'static str, Option<&'static str>);
+
+/// What the page of the configuration's address needs besides: of META that one key, as the others hold secrets.
+const WATCHED_FOR_CODE: Watched = ("runtime", "MetaKeys.runtime.talos.dev", Some(code::META_ID));
+
 /// A page of the dashboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Page {
@@ -48,17 +55,29 @@ pub enum Page {
     Network,
     /// The log of the kernel or of a service.
     Logs,
+    /// The address of the configuration.
+    ConfigUrl,
 }
 
-impl Page {
-    /// All pages in the order of their keys.
-    pub const ALL: [(Self, &'static str); 4] = [
-        (Self::Summary, "Summary"),
-        (Self::Monitor, "Monitor"),
-        (Self::Network, "Network Config"),
-        (Self::Logs, "Logs"),
-    ];
-}
+/// A page with its name.
+type Tab = (Page, &'static str);
+
+/// Pages of the client, in the order of their keys.
+const CLIENT_PAGES: &[Tab] = &[
+    (Page::Summary, "Summary"),
+    (Page::Monitor, "Monitor"),
+    (Page::Network, "Network Config"),
+    (Page::Logs, "Logs"),
+];
+
+/// Pages of a console; without the last one where the address of the configuration wants no code. Logs of services are
+/// not for everybody who stands before a machine.
+const CONSOLE_PAGES: &[Tab] = &[
+    (Page::Summary, "Summary"),
+    (Page::Monitor, "Monitor"),
+    (Page::Network, "Network Config"),
+    (Page::ConfigUrl, "Config URL"),
+];
 
 /// Something that happened at a machine.
 #[derive(Debug, Clone)]
@@ -175,6 +194,12 @@ pub struct Model {
     pub log: String,
     /// The form of the network page, while it is open.
     pub form: Option<Form>,
+    /// It is shown on the machine's own console: nobody leaves it, and the font has few signs.
+    pub console: bool,
+    /// The address of the configuration, where it wants a code.
+    pub template: Option<String>,
+    /// The field of that code, while it is open.
+    pub code: Option<CodeForm>,
 }
 
 /// What a key asks of the program.
@@ -197,6 +222,27 @@ impl Model {
     pub fn new(nodes: &[String]) -> Self {
         let node = |name: &String| Node { name: name.clone(), ..Node::default() };
         Self { nodes: nodes.iter().map(node).collect(), ..Self::default() }
+    }
+
+    /// A dashboard of this very machine, on its console. `template` is the address of its configuration.
+    pub fn console(name: &str, template: Option<&str>) -> Self {
+        let template = template.filter(|address| code::is_wanted(address)).map(str::to_owned);
+        Self { console: true, template, ..Self::new(&[name.to_owned()]) }
+    }
+
+    /// The pages, in the order of their keys.
+    pub fn pages(&self) -> &'static [Tab] {
+        match (self.console, &self.template) {
+            (false, _) => CLIENT_PAGES,
+            (true, Some(_)) => CONSOLE_PAGES,
+            (true, None) => &CONSOLE_PAGES[..CONSOLE_PAGES.len() - 1],
+        }
+    }
+
+    /// What is to be watched.
+    pub fn watched(&self) -> impl Iterator<Item = Watched> + Clone + use<> {
+        let more = self.template.is_some().then_some(WATCHED_FOR_CODE);
+        WATCHED.iter().map(|(namespace, kind)| (*namespace, *kind, None)).chain(more)
     }
 
     /// The machine that is shown.
@@ -256,11 +302,27 @@ impl Model {
             }
             return Reaction::Draw;
         }
+        if let Some(form) = &mut self.code {
+            match form.press(key) {
+                Pressed::Stay => {}
+                Pressed::Save => return Reaction::Save,
+                Pressed::Leave => self.code = None,
+            }
+            return Reaction::Draw;
+        }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match (key.code, control) {
             (KeyCode::Char('e'), false) if self.page == Page::Network && self.may_edit() => {
                 let link = self.node().list("LinkStatuses").find(|(_, link)| link["type"] == "ether");
                 self.form = Some(Form::new(link.map_or("eth0", |(name, _)| name)));
+            }
+            (KeyCode::Char('e'), false) if self.page == Page::ConfigUrl => {
+                let kept = self.node().get("MetaKeys", code::META_ID)["value"].as_str().unwrap_or_default();
+                self.code = Some(CodeForm::new(kept));
+            }
+            // Whoever left a console could not come back.
+            (KeyCode::Char('q'), false) | (KeyCode::Char('c'), true) if self.console => {
+                return Reaction::Nothing;
             }
             (KeyCode::Char('q'), false) | (KeyCode::Char('c'), true) => return Reaction::Quit,
             (KeyCode::Left, _) | (KeyCode::Char('h'), false) => {
@@ -292,7 +354,7 @@ impl Model {
     }
 
     fn turn(&mut self, number: usize) -> Reaction {
-        match Page::ALL.get(number.wrapping_sub(1)) {
+        match self.pages().get(number.wrapping_sub(1)) {
             Some((page, _)) => self.show(*page, self.current),
             None => Reaction::Nothing,
         }
@@ -350,6 +412,24 @@ mod tests {
         assert_eq!((model.press(KeyCode::Char('l').into()), model.current), (Reaction::Look, 0));
         assert_eq!((model.press(KeyCode::Char('h').into()), model.current), (Reaction::Look, 1));
         assert_eq!(model.press(control('c')), Reaction::Quit);
+    }
+
+    #[test]
+    fn a_console_has_its_own_pages_and_is_never_left() {
+        let mut model = Model::console("machine", Some("https://a/?uuid=${uuid}"));
+        assert_eq!(model.press(KeyCode::F(4).into()), Reaction::Nothing, "the address wants no code");
+        assert_eq!(model.press(KeyCode::Char('q').into()), Reaction::Nothing);
+        assert_eq!(model.press(control('c')), Reaction::Nothing);
+        assert_eq!(model.press(KeyCode::Right.into()), Reaction::Nothing, "there is no other machine");
+        let mut model = Model::console("machine", Some("https://a/?c=${code}"));
+        assert_eq!(model.watched().count(), WATCHED.len() + 1);
+        assert_eq!((model.press(KeyCode::F(4).into()), model.page), (Reaction::Look, Page::ConfigUrl));
+        model.press(KeyCode::Char('e').into());
+        model.press(KeyCode::Char('q').into());
+        assert_eq!(model.code.as_ref().map(CodeForm::text), Some("q"), "keys are text now");
+        assert_eq!(model.press(KeyCode::Enter.into()), Reaction::Save);
+        model.press(KeyCode::Esc.into());
+        assert_eq!(model.code, None);
     }
 
     #[test]

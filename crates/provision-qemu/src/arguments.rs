@@ -141,6 +141,8 @@ impl List {
         // For people and tests; in the machine's directory, where QEMU is started.
         self.put("-qmp", "unix:qmp,server=on,wait=off");
         self.put("-device", "virtio-rng-pci");
+        // Memory that a machine frees is the host's again; it may be asked for more through the monitor.
+        self.put("-device", "virtio-balloon-pci,id=balloon,free-page-reporting=on");
         if machine.arch == Arch::Amd64 {
             // A machine that hangs is reset, and its supervisor starts it anew.
             self.put("-device", "i6300esb");
@@ -305,6 +307,7 @@ mod tests {
             -mon chardev=events,mode=control
             -qmp unix:qmp,server=on,wait=off
             -device virtio-rng-pci
+            -device virtio-balloon-pci,id=balloon,free-page-reporting=on
             -device i6300esb
             -action watchdog=reset
             -netdev tap,id=net0,fd=8

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
 use crate::{Fleet, eventually, root, wait};
 
 /// Longest wait for a step: machines are emulated, and Kubernetes is started on them.
@@ -26,6 +28,23 @@ fn iso() -> PathBuf {
         .unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     iso
+}
+
+/// Has the monitor of a QEMU do something.
+#[track_caller]
+pub fn monitor(socket: &Path, command: &Value) {
+    use std::io::{BufRead, BufReader, Write};
+    let monitor = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    monitor.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut answers = BufReader::new(monitor.try_clone().unwrap());
+    let mut line = String::new();
+    answers.read_line(&mut line).unwrap();
+    for command in [&json!({"execute": "qmp_capabilities"}), command] {
+        writeln!(&monitor, "{command}").unwrap();
+        line.clear();
+        answers.read_line(&mut line).unwrap();
+        assert!(!line.contains("\"error\""), "{command}: {line}");
+    }
 }
 
 /// The life of a machine.
@@ -55,9 +74,107 @@ impl Life {
         life
     }
 
+    /// Installation, upgrade, rollback and reset of a machine on the network `10.<octet>.0.0/24`.
+    pub fn lives(name: &str, octet: u8, is_uefi: bool) {
+        let life = Self::begin(name, octet, is_uefi, &root().join("build/images"));
+        life.install();
+
+        // From the same medium to the other slot: on trial until it was healthy, then the default.
+        let before = life.boot_id();
+        life.node(&["upgrade", "--wait=false"]).unwrap();
+        life.told("upgrade was taken");
+        life.restarted(&before);
+        life.ready();
+        life.slots("the other slot was kept", |text| {
+            text.lines().any(|line| line.starts_with("B default good"))
+        });
+
+        // Back.
+        let before = life.boot_id();
+        life.node(&["rollback"]).unwrap();
+        life.told("rollback was taken");
+        life.restarted(&before);
+        life.slots("the first slot is the default again", |text| {
+            text.lines().any(|line| line.starts_with("A default good"))
+        });
+
+        // Nothing is left of it: the medium starts, and waits for a configuration.
+        life.node(&["reset", "--graceful=false", "--reboot", "--wait=false"]).unwrap();
+        life.told("reset was taken");
+        let address = life.fleet.loopback(0);
+        let disks = ["get", "discoveredvolumes", "--insecure", "-n", &address];
+        let empty = wait("maintenance mode", STEP_MAX, || life.fleet.ok(&disks).ok());
+        let empty = empty.unwrap_or_else(|error| panic!("{error}{}", life.console()));
+        assert!(!empty.contains("EPHEMERAL") && !empty.contains("META"), "{empty}");
+        life.told("waits for a configuration again");
+        life.fleet.destroy().unwrap();
+    }
+
+    /// The ways that are taken less often, on the network `10.<octet>.0.0/24`: an upgrade that is staged, a power cut, a reset of single
+    /// volumes, an upgrade in maintenance mode, a machine that is configured again.
+    pub fn lives_otherwise(name: &str, octet: u8, is_uefi: bool) {
+        let life = Self::begin(name, octet, is_uefi, &root().join("build/images"));
+        life.install();
+        let address = life.fleet.loopback(0);
+        let insecure = |args: &[&str]| life.fleet.ok(&[args, &["--insecure", "-n", &address]].concat());
+
+        // Written at the next start of the machine, started by the one after it.
+        life.node(&["upgrade", "--stage", "--wait=false"]).unwrap();
+        life.told("a staged upgrade was taken");
+        life.slots("the other slot was kept", |text| {
+            text.lines().any(|line| line.starts_with("B default good"))
+        });
+        life.ready();
+
+        // Without a word to anybody. What is in etcd and on the disk is what was there before.
+        let before = life.boot_id();
+        life.power_cycle();
+        life.restarted(&before);
+        life.ready();
+
+        // The configuration and the workloads are gone, the system and META are not: it waits, started from its disk.
+        let labels = ["--system-labels-to-wipe", "STATE", "--system-labels-to-wipe", "EPHEMERAL"];
+        let reset = ["reset", "--graceful=false", "--reboot", "--wait=false"];
+        life.node(&[&reset[..], &labels].concat()).unwrap();
+        life.told("a reset of two volumes was taken");
+        let volumes = wait("maintenance mode", STEP_MAX, || insecure(&["get", "discoveredvolumes"]).ok());
+        let volumes = volumes.unwrap_or_else(|error| panic!("{error}{}", life.console()));
+        assert!(volumes.contains("META"), "{volumes}");
+        life.told("waits for a configuration, from its disk");
+
+        // There is nothing to be healthy there but the API. The first slot is free again.
+        insecure(&["upgrade", "--wait=false"]).unwrap();
+        life.told("an upgrade in maintenance mode was taken");
+        let gone = wait("the restart", STEP_MAX, || insecure(&["version"]).is_err().then_some(()));
+        gone.unwrap_or_else(|error| panic!("{error}{}", life.console()));
+        life.told("restarts");
+        life.configure();
+        life.bootstrap();
+        life.ready();
+        life.slots("the first slot was kept", |text| {
+            text.lines().any(|line| line.starts_with("A default good"))
+        });
+        life.fleet.destroy().unwrap();
+    }
+
     /// Has it installed and Kubernetes started, until both are well.
     #[track_caller]
     pub fn install(&self) {
+        self.configure();
+        self.bootstrap();
+        self.ready();
+        self.slots("the first slot is good", |text| text.contains("default good"));
+    }
+
+    /// Starts its cluster.
+    #[track_caller]
+    fn bootstrap(&self) {
+        eventually("bootstrap", STEP_MAX, || self.node(&["bootstrap"])).unwrap();
+    }
+
+    /// Gives it its configuration, which it keeps on its disk; it is installed where it is not yet.
+    #[track_caller]
+    pub fn configure(&self) {
         let address = self.fleet.loopback(0);
         let config = self.fleet.home().join("controlplane.yaml").to_string_lossy().into_owned();
         let apply = ["apply-config", "--insecure", "-n", &address, "--file", &config];
@@ -74,9 +191,6 @@ impl Life {
                 text.lines().any(|line| line.contains(&format!(" {id} ")) && line.contains("ready"))
             })
         });
-        eventually("bootstrap", STEP_MAX, || self.node(&["bootstrap"])).unwrap();
-        self.ready();
-        self.slots("the first slot is good", |text| text.contains("default good"));
     }
 
     /// Prints what happened, and when.
@@ -117,20 +231,15 @@ impl Life {
 
     /// Takes the power away and gives it back: the monitor ends QEMU, and its supervisor starts another one.
     pub fn power_cycle(&self) {
-        use std::io::{BufRead, BufReader, Write};
-        let socket = self.dir().join("machines").join(self.machine()).join("qmp");
-        let monitor = std::os::unix::net::UnixStream::connect(&socket).unwrap();
-        monitor.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let mut answers = BufReader::new(monitor.try_clone().unwrap());
-        let mut line = String::new();
-        answers.read_line(&mut line).unwrap();
-        for command in ["qmp_capabilities", "system_reset"] {
-            writeln!(&monitor, "{{\"execute\": \"{command}\"}}").unwrap();
-            line.clear();
-            answers.read_line(&mut line).unwrap();
-            assert!(!line.contains("error"), "{command}: {line}");
-        }
+        self.monitor(&json!({"execute": "system_reset"}));
         self.told("power cycle");
+    }
+
+    /// Has the monitor of QEMU do something.
+    #[track_caller]
+    pub fn monitor(&self, command: &Value) {
+        let socket = self.dir().join("machines").join(self.machine()).join("qmp");
+        monitor(&socket, command);
     }
 
     /// Waits until the machine says so.

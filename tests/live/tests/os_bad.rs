@@ -81,7 +81,9 @@ fn returns_from(life: &Life, bad: Bad) {
     life.ready();
     let refused = life.node(&["rollback"]).map_err(|error| format!("{error:#}"));
     assert!(refused.as_ref().is_err_and(|error| error.contains("failed its trial")), "{refused:?}");
-    println!("{}", life.node(&["why", "--last-boot"]).unwrap_or_else(|error| format!("{error:#}")));
+    let why = life.node(&["why", "--last-boot"]).unwrap_or_else(|error| format!("{error:#}"));
+    assert!(why.contains("an upgrade was taken back"), "{why}");
+    println!("{why}");
 }
 
 fn returns(name: &str, is_uefi: bool) {

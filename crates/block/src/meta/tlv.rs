@@ -83,7 +83,8 @@ pub fn decode(copy: &[u8]) -> Option<Tags> {
 /// What the two copies hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing was ever written.
+    /// Nothing was ever written to its end: the second copy is written when the first is on disk, so without a second one
+    /// the first is what a power cut left of the very first write.
     Blank,
     /// The values of the first good copy, and whether the other one is good as well.
     Values {
@@ -102,8 +103,14 @@ pub fn decode_either(meta: &[u8]) -> Content {
     match (copies.next().flatten(), copies.next().flatten()) {
         (Some(tags), second) => Content::Values { tags, both: second.is_some() },
         (None, Some(tags)) => Content::Values { tags, both: false },
-        (None, None) if meta.iter().take(2 * COPY_LEN).all(|byte| *byte == 0) => Content::Blank,
-        (None, None) => Content::Damaged,
+        (None, None) => {
+            let are_zeros = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+            let second = meta.get(COPY_LEN..2 * COPY_LEN);
+            match second.is_some_and(are_zeros) || are_zeros(&meta[..meta.len().min(2 * COPY_LEN)]) {
+                true => Content::Blank,
+                false => Content::Damaged,
+            }
+        }
     }
 }
 
@@ -137,6 +144,16 @@ mod tests {
         assert_eq!(decode_either(&vec![0; META_LEN]), Content::Blank);
         assert_eq!(decode_either(&[]), Content::Blank);
         assert_eq!(decode_either(&copy[..100]), Content::Damaged);
+    }
+
+    #[test]
+    fn a_first_write_that_is_cut_short_leaves_a_blank_meta() {
+        let copy = encode(&tags()).unwrap();
+        let mut meta = vec![0; META_LEN];
+        meta[..512].copy_from_slice(&copy[..512]);
+        assert_eq!(decode_either(&meta), Content::Blank);
+        meta[COPY_LEN..COPY_LEN + 512].copy_from_slice(&copy[..512]);
+        assert_eq!(decode_either(&meta), Content::Damaged);
     }
 
     #[test]

@@ -20,9 +20,17 @@ use rustix::fs::OFlags;
 /// When a step fails; the file is the old one then, except that a failed sync of the directory leaves open which of
 /// the two survives a power cut.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let mut draft = Draft::create(path, mode)?;
-    draft.write_all(content)?;
-    draft.commit()
+    replace_on(System, path, content, mode)
+}
+
+/// [`replace`] on files that need not be those of the system.
+///
+/// # Errors
+/// As [`replace`].
+pub fn replace_on<F: Files>(files: F, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mut draft = Draft::begin(files, path, "new", mode)?;
+    draft.files.write(&mut draft.file, content)?;
+    draft.place()
 }
 
 /// Replaces a file unless it has this content already; its owner and group become `owner` where one is given. Tells
@@ -156,6 +164,9 @@ pub trait Files {
     /// Makes a file that is not there yet, locked until it is closed.
     fn create(&self, path: &Path, mode: u32) -> io::Result<Self::File>;
 
+    /// Writes all these bytes to the end of a file.
+    fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<()>;
+
     /// Waits until the bytes of a file are on disk.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
 
@@ -192,6 +203,10 @@ impl Files for System {
         // The umask may have taken something away.
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         Ok(file)
+    }
+
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
+        file.write_all(bytes)
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {

@@ -123,14 +123,8 @@ impl FakeFiles {
         Ok(result)
     }
 
-    /// Replaces the file; bytes are written in two steps: the disk may be full in between.
     fn replace(&self, content: &[u8]) -> io::Result<()> {
-        let draft = Draft::begin(self, Path::new(PATH), "new", 0o600)?;
-        let (one, two) = content.split_at(content.len() / 2);
-        for part in [one, two] {
-            self.step(|disk| disk.inodes[draft.file].0.extend(part))?;
-        }
-        draft.place()
+        replace_on(self, Path::new(PATH), content, 0o600)
     }
 
     fn seen(&self) -> Vec<u8> {
@@ -177,6 +171,12 @@ impl Files for &FakeFiles {
             disk.names.insert(path.to_path_buf(), inode);
             inode
         })
+    }
+
+    /// In two steps: the disk may be full in between.
+    fn write(&self, file: &mut usize, bytes: &[u8]) -> io::Result<()> {
+        let (one, two) = bytes.split_at(bytes.len() / 2);
+        [one, two].into_iter().try_for_each(|part| self.step(|disk| disk.inodes[*file].0.extend(part)))
     }
 
     fn sync(&self, file: &usize) -> io::Result<()> {

@@ -78,7 +78,7 @@ const NOT_FOR_SYSTEM: &[(&str, &str)] =
 const SYSTEM_EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 /// Only for tests; may use anything, may be used by tests only.
-const TEST_ONLY: &[&str] = &["fuzz", "testkit"];
+const TEST_ONLY: &[&str] = &["crash", "fuzz", "testkit"];
 
 /// Crates that wrap system calls.
 const UNSAFE_ALLOWED: &[&str] = &["sys", "net", "block"];

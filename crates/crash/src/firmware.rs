@@ -5,21 +5,23 @@ use std::collections::BTreeMap;
 
 use ichor_boot::plan::Volume;
 
-use super::disk::{SECTOR, State};
+use crate::Kind;
+
+use crate::disk::{SECTOR, State};
 
 /// A system that was started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Started {
+pub struct Started {
     /// Which.
-    pub(crate) system: u32,
+    pub system: u32,
     /// The entry.
-    pub(crate) entry: String,
+    pub entry: String,
     /// It was named for this boot only.
-    pub(crate) once: bool,
+    pub once: bool,
 }
 
 /// Starts a machine without UEFI: GRUB from the BOOT filesystem. Changes the environment block as GRUB does.
-pub(crate) fn start_grub(state: &mut State) -> Result<Started, String> {
+pub fn start_grub(state: &mut State) -> Result<Started, String> {
     let config = state.file(Volume::Boot, "grub/grub.cfg").ok_or("no grub.cfg")?;
     let config = String::from_utf8(config).map_err(|_| "grub.cfg is no text")?;
     let mut grub = Grub { variables: BTreeMap::new(), entries: Vec::new(), saved: false };
@@ -38,6 +40,32 @@ pub(crate) fn start_grub(state: &mut State) -> Result<Started, String> {
         return Ok(Started { system, entry: title, once });
     }
     Err("no menu entry can be loaded".into())
+}
+
+impl Kind {
+    /// Whether the boot loader has this entry, and all of what it names is there.
+    pub fn has(self, state: &State, entry: &str) -> bool {
+        match self {
+            Self::Grub => {
+                let mut grub = Grub { variables: BTreeMap::new(), entries: Vec::new(), saved: false };
+                let text =
+                    state.file(Volume::Boot, "grub/grub.cfg").and_then(|text| String::from_utf8(text).ok());
+                // A copy: reading takes the one-shot entry back.
+                let read = text.is_some_and(|text| grub.run(&text, &mut state.clone()).is_ok());
+                let is_whole = |path: &str, kind: &str| {
+                    let bytes = state.file(Volume::Boot, path.trim_start_matches('/'));
+                    bytes.is_some_and(|bytes| whole(&bytes, kind).is_ok())
+                };
+                read && grub.entries.iter().any(|(title, kernel, initramfs)| {
+                    title == entry && is_whole(kernel, "kernel") && is_whole(initramfs, "initramfs")
+                })
+            }
+            Self::SdBoot => {
+                let image = state.file(Volume::Efi, &format!("EFI/Linux/{entry}"));
+                image.is_some_and(|bytes| whole(&bytes, "uki").is_ok())
+            }
+        }
+    }
 }
 
 struct Grub {
@@ -174,7 +202,7 @@ fn take_back(state: &mut State, name: &str) -> bool {
 }
 
 /// Starts a machine with UEFI and systemd-boot. Deletes the one-shot variable as the boot loader does.
-pub(crate) fn start_sd_boot(state: &mut State) -> Result<Started, String> {
+pub fn start_sd_boot(state: &mut State) -> Result<Started, String> {
     let loader = state.file(Volume::Efi, "EFI/boot/BOOTX64.efi").ok_or("no boot loader")?;
     whole(&loader, "loader")?;
     let mut entries: Vec<(String, Vec<u8>)> = state

@@ -1,7 +1,9 @@
 //! What the daemons of a node may still do, and how that is enforced.
 //!
-//! Three filters of system calls, from strict to loose:
+//! Four filters of system calls, from strict to loose:
 //!
+//! - [`Filter::Sealed`], a list of what is allowed: for a program that reads, computes and prints, and is not trusted
+//!   to do anything else. No sockets of any kind, nothing opened to be written to.
 //! - [`Filter::Daemon`], a list of what is allowed: for apid and trustd, which face the network. It stands from
 //!   before their first instruction on; [`lock`] puts a stricter one on top that refuses to start programs, too.
 //! - [`Filter::Manager`], a list of what is refused: for machined, by [`lock_manager`].
@@ -27,6 +29,8 @@ pub enum Filter {
     Service,
     /// Those that a daemon needs that serves sockets, and `execve`, which starts it.
     Daemon,
+    /// Those that a program needs that reads files, computes and prints, and `execve`, which starts it.
+    Sealed,
     /// All but those that the manager of a node leaves to init or never needs.
     Manager,
 }
@@ -37,6 +41,7 @@ pub(crate) fn install(filter: Filter) -> io::Result<()> {
         Filter::None => Ok(()),
         Filter::Service => set(&filter::SERVICE, 0),
         Filter::Daemon => set(&filter::DAEMON, 0),
+        Filter::Sealed => set(&filter::SEALED, 0),
         Filter::Manager => set(&filter::MANAGER, libc::SECCOMP_FILTER_FLAG_TSYNC),
     }
 }
@@ -101,6 +106,33 @@ mod tests {
             };
             assert_eq!((refused, errno), (-1, Some(libc::EPERM)));
             assert!(std::fs::read_to_string("/proc/self/status").is_ok());
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_sealed_thread_reads_and_computes_but_neither_talks_nor_writes_files() {
+        use std::os::unix::net::UnixStream;
+
+        let dir = tempfile::tempdir().unwrap();
+        let (given, new) = (dir.path().join("given"), dir.path().join("new"));
+        std::fs::write(&given, "text").unwrap();
+        std::thread::spawn(move || {
+            crate::credentials::set_no_new_privs().unwrap();
+            install(Filter::Sealed).unwrap();
+            assert_eq!(std::fs::read_to_string(&given).unwrap(), "text");
+            assert_eq!(vec![1_u8; 16 << 20].iter().map(|byte| usize::from(*byte)).sum::<usize>(), 16 << 20);
+            assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
+            let refused = |error: io::Error| error.raw_os_error() == Some(libc::EPERM);
+            assert!(refused(std::net::UdpSocket::bind("127.0.0.1:0").unwrap_err()));
+            assert!(refused(std::net::TcpStream::connect("127.0.0.1:1").unwrap_err()));
+            assert!(refused(UnixStream::connect("/nowhere").unwrap_err()));
+            assert!(refused(UnixStream::pair().unwrap_err()));
+            assert!(refused(std::fs::write(&given, "other").unwrap_err()));
+            assert!(refused(std::fs::File::create(&new).unwrap_err()));
+            assert!(refused(std::fs::remove_file(&given).unwrap_err()));
+            assert!(refused(std::fs::rename(&given, &new).unwrap_err()));
         })
         .join()
         .unwrap();

@@ -112,6 +112,84 @@ pub(super) const ALLOWED_OLD: &[Call] = &calls![
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const ALLOWED_OLD: &[Call] = &[];
 
+/// What a program needs that reads files, computes and prints.
+pub(super) const ALLOWED_SEALED: &[Call] = &calls![
+    SYS_read "read",
+    SYS_write "write",
+    SYS_writev "writev",
+    SYS_readv "readv",
+    SYS_pread64 "pread64",
+    SYS_lseek "lseek",
+    SYS_futex "futex",
+    SYS_close "close",
+    SYS_madvise "madvise",
+    SYS_brk "brk",
+    SYS_munmap "munmap",
+    SYS_mremap "mremap",
+    SYS_epoll_pwait "epoll_pwait",
+    SYS_epoll_ctl "epoll_ctl",
+    SYS_epoll_create1 "epoll_create1",
+    SYS_eventfd2 "eventfd2",
+    SYS_ppoll "ppoll",
+    SYS_pipe2 "pipe2",
+    SYS_dup "dup",
+    SYS_dup3 "dup3",
+    SYS_fcntl "fcntl",
+    SYS_fstat "fstat",
+    SYS_newfstatat "newfstatat",
+    SYS_statx "statx",
+    SYS_faccessat "faccessat",
+    SYS_faccessat2 "faccessat2",
+    SYS_readlinkat "readlinkat",
+    SYS_getdents64 "getdents64",
+    SYS_getcwd "getcwd",
+    SYS_clock_gettime "clock_gettime",
+    SYS_clock_getres "clock_getres",
+    SYS_clock_nanosleep "clock_nanosleep",
+    SYS_nanosleep "nanosleep",
+    SYS_gettimeofday "gettimeofday",
+    SYS_getrandom "getrandom",
+    SYS_uname "uname",
+    SYS_sysinfo "sysinfo",
+    SYS_getpid "getpid",
+    SYS_getppid "getppid",
+    SYS_gettid "gettid",
+    SYS_getuid "getuid",
+    SYS_geteuid "geteuid",
+    SYS_getgid "getgid",
+    SYS_getegid "getegid",
+    SYS_sched_yield "sched_yield",
+    SYS_sched_getaffinity "sched_getaffinity",
+    SYS_rt_sigaction "rt_sigaction",
+    SYS_rt_sigprocmask "rt_sigprocmask",
+    SYS_rt_sigreturn "rt_sigreturn",
+    SYS_sigaltstack "sigaltstack",
+    SYS_restart_syscall "restart_syscall",
+    SYS_tgkill "tgkill",
+    SYS_set_tid_address "set_tid_address",
+    SYS_set_robust_list "set_robust_list",
+    SYS_rseq "rseq",
+    SYS_prlimit64 "prlimit64",
+    SYS_exit "exit",
+    SYS_exit_group "exit_group",
+];
+
+/// The same calls by names that only older architectures have.
+#[cfg(target_arch = "x86_64")]
+pub(super) const ALLOWED_SEALED_OLD: &[Call] = &calls![
+    SYS_epoll_wait "epoll_wait",
+    SYS_poll "poll",
+    SYS_stat "stat",
+    SYS_lstat "lstat",
+    SYS_access "access",
+    SYS_readlink "readlink",
+    SYS_time "time",
+    SYS_getrlimit "getrlimit",
+    SYS_arch_prctl "arch_prctl",
+];
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const ALLOWED_SEALED_OLD: &[Call] = &[];
+
 /// What no service without privileges needs and an intruder would.
 pub(super) const REFUSED: &[Call] = &calls![
     SYS_acct "acct",

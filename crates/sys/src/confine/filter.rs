@@ -1,6 +1,8 @@
 //! The filters as programs for the kernel, put together at compile time: they are installed between fork and exec.
 
-use super::calls::{ALLOWED, ALLOWED_OLD, Call, REFUSED, REFUSED_MANAGER};
+use super::calls::{
+    ALLOWED, ALLOWED_OLD, ALLOWED_SEALED, ALLOWED_SEALED_OLD, Call, REFUSED, REFUSED_MANAGER,
+};
 
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;
@@ -215,6 +217,26 @@ const fn starting() -> Program {
     program
 }
 
+/// For a program that reads, computes and prints. It has no handler of SIGSYS: what is refused fails, nobody is told.
+const fn sealed() -> Program {
+    let mut program = Program::new();
+    program.begin(EPERM);
+    program.each(ALLOWED_SEALED, libc::SECCOMP_RET_ALLOW);
+    program.each(ALLOWED_SEALED_OLD, libc::SECCOMP_RET_ALLOW);
+    program.without(libc::SYS_mmap, 2, libc::PROT_EXEC as u32, EPERM);
+    program.without(libc::SYS_mprotect, 2, libc::PROT_EXEC as u32, EPERM);
+    program.without(libc::SYS_openat, 2, OPEN_TO_WRITE, EPERM);
+    #[cfg(target_arch = "x86_64")]
+    program.without(libc::SYS_open, 1, OPEN_TO_WRITE, EPERM);
+    program.one_of(libc::SYS_ioctl, 1, &IOCTLS, EPERM);
+    program.one_of(libc::SYS_prctl, 0, &PRCTLS, EPERM);
+    program.exactly(libc::SYS_clone, CLONE_THREAD | CLONE_NEW, CLONE_THREAD, EPERM);
+    program.each(&[Call(libc::SYS_clone3, "clone3")], ENOSYS);
+    program.each(&[Call(libc::SYS_execve, "execve")], libc::SECCOMP_RET_ALLOW);
+    program.end(EPERM);
+    program
+}
+
 /// Instructions of [`Program::begin`] that need not be repeated.
 const BEGIN_LEN: usize = 6;
 
@@ -228,11 +250,13 @@ const fn refusing(calls: &[Call], refuse: u32) -> Program {
 
 const DAEMON_PROGRAM: Program = starting();
 const LOCKED_PROGRAM: Program = daemon(TOLD, TOLD);
+const SEALED_PROGRAM: Program = sealed();
 const SERVICE_PROGRAM: Program = refusing(REFUSED, EPERM);
 const MANAGER_PROGRAM: Program = refusing(REFUSED_MANAGER, TOLD);
 
 pub(super) static DAEMON: [libc::sock_filter; DAEMON_PROGRAM.len] = DAEMON_PROGRAM.cut();
 pub(super) static LOCKED: [libc::sock_filter; LOCKED_PROGRAM.len] = LOCKED_PROGRAM.cut();
+pub(super) static SEALED: [libc::sock_filter; SEALED_PROGRAM.len] = SEALED_PROGRAM.cut();
 pub(super) static SERVICE: [libc::sock_filter; SERVICE_PROGRAM.len] = SERVICE_PROGRAM.cut();
 pub(super) static MANAGER: [libc::sock_filter; MANAGER_PROGRAM.len] = MANAGER_PROGRAM.cut();
 
@@ -297,6 +321,9 @@ mod tests {
                 let starts = [libc::SYS_execve, libc::SYS_seccomp].contains(&number);
                 let expected = if allowed || starts { ALLOW } else { EPERM };
                 assert_eq!(verdict(&DAEMON, number, NONE), expected, "{number}");
+                let allowed =
+                    listed(ALLOWED_SEALED) || listed(ALLOWED_SEALED_OLD) || number == libc::SYS_execve;
+                assert_eq!(verdict(&SEALED, number, NONE), if allowed { ALLOW } else { EPERM }, "{number}");
             }
             let expected = if listed(REFUSED) { EPERM } else { ALLOW };
             assert_eq!(verdict(&SERVICE, number, NONE), expected, "{number}");
@@ -307,7 +334,7 @@ mod tests {
 
     #[test]
     fn another_architecture_gets_nothing() {
-        for program in [&DAEMON[..], &LOCKED, &SERVICE, &MANAGER] {
+        for program in [&DAEMON[..], &LOCKED, &SEALED, &SERVICE, &MANAGER] {
             for (arch, number) in [(0x4000_0003, 1), (ARCH, 0x4000_0000), (ARCH, 0x4000_0001)] {
                 assert_ne!(verdict_on(program, arch, number, NONE), ALLOW);
             }
@@ -359,6 +386,12 @@ mod tests {
         ] {
             let expected = if allowed { ALLOW } else { TOLD };
             assert_eq!(verdict(&LOCKED, number, args), expected, "{number} {args:?}");
+            let allowed = allowed && number != libc::SYS_socket;
+            assert_eq!(
+                verdict(&SEALED, number, args),
+                if allowed { ALLOW } else { EPERM },
+                "{number} {args:?}"
+            );
         }
         assert_eq!(verdict(&LOCKED, libc::SYS_clone3, NONE), ENOSYS);
         assert_eq!(verdict(&DAEMON, libc::SYS_execve, NONE), ALLOW);

@@ -103,6 +103,7 @@ impl SpawnRequest {
             (self.no_new_privs, wire::flags::NO_NEW_PRIVS),
             (self.filter == Filter::Service, wire::flags::FILTER),
             (self.filter == Filter::Daemon, wire::flags::DAEMON),
+            (self.filter == Filter::Sealed, wire::flags::SEALED),
             (self.private_mounts, wire::flags::PRIVATE_MOUNTS),
         ] {
             frame.flags |= if set { flag } else { 0 };

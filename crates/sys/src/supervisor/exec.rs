@@ -229,9 +229,11 @@ impl<'a> Plan<'a> {
             Ok(())
         };
         credentials().map_err(at(Stage::Credentials))?;
-        let filter = match self.flags & (flags::DAEMON | flags::FILTER) {
+        // Of several the strictest.
+        let filter = match self.flags & (flags::SEALED | flags::DAEMON | flags::FILTER) {
             0 => Filter::None,
             flags::FILTER => Filter::Service,
+            asked if asked & flags::SEALED != 0 => Filter::Sealed,
             _ => Filter::Daemon,
         };
         confine::install(filter).map_err(at(Stage::Seccomp))?;

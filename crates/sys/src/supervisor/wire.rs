@@ -255,6 +255,8 @@ pub mod flags {
     pub const PRIVATE_MOUNTS: u16 = 4;
     /// Allow only the system calls that our own daemons need.
     pub const DAEMON: u16 = 8;
+    /// Allow only the system calls that a program needs that reads, computes and prints.
+    pub const SEALED: u16 = 16;
     /// Output goes where init's own goes. Only init sets it, for machined.
     pub(in crate::supervisor) const INHERIT_OUTPUT: u16 = 1 << 15;
 }

@@ -48,7 +48,8 @@ fn is_control_plane(config: &Documents) -> bool {
         && matches!(config.machine_type(), MachineType::ControlPlane | MachineType::Init)
 }
 
-fn etcd_config(config: &Documents) -> EtcdConfig {
+/// What the configuration says about etcd.
+pub fn etcd_config(config: &Documents) -> EtcdConfig {
     let etcd = config.cluster().and_then(|cluster| cluster.etcd.as_ref());
     let advertised = etcd.map(|etcd| match (etcd.advertised_subnets.is_empty(), etcd.subnet.as_str()) {
         (false, _) | (true, "") => etcd.advertised_subnets.to_vec(),
@@ -117,7 +118,7 @@ fn addresses(found: &NodeAddress) -> Vec<IpAddr> {
 }
 
 /// Chooses addresses; nothing while there are none that fit.
-fn etcd_spec(config: &EtcdConfig, name: &str, routed: &[IpAddr], current: &[IpAddr]) -> Option<EtcdSpec> {
+pub fn etcd_spec(config: &EtcdConfig, name: &str, routed: &[IpAddr], current: &[IpAddr]) -> Option<EtcdSpec> {
     let rules = |valid: &[String], excluded: &[String]| {
         let excluded = excluded.iter().map(|subnet| format!("!{subnet}"));
         valid.iter().cloned().chain(excluded).collect::<Vec<_>>()

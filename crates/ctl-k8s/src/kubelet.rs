@@ -56,7 +56,7 @@ impl Controller for KubeletConfigController {
     }
 }
 
-fn kubelet_config(config: &Documents, static_pods: String) -> KubeletConfig {
+pub(crate) fn kubelet_config(config: &Documents, static_pods: String) -> KubeletConfig {
     let kubelet = config.machine().and_then(|machine| machine.kubelet.as_ref());
     let features = config.machine().and_then(|machine| machine.features.as_ref());
     let cluster = config.cluster();
@@ -176,7 +176,7 @@ pub enum KubeletError {
 }
 
 /// Flags and configuration; nothing yet while the node has no address.
-fn kubelet_spec(
+pub(crate) fn kubelet_spec(
     config: &KubeletConfig,
     nodename: &str,
     addresses: Option<Vec<String>>,

@@ -28,6 +28,7 @@ pub mod pod_status;
 pub mod pods;
 pub mod prism;
 pub mod render;
+pub mod rendering;
 pub mod settings;
 pub mod static_pods;
 pub mod user_pods;

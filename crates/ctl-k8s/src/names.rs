@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ichor_config::Documents;
+use ichor_config::v1alpha1::machine::MachineConfig;
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, weak};
 use ichor_ctl::subnets::{filter, virtual_addresses};
 use ichor_ctl::{Configuration, active_input};
@@ -37,6 +38,19 @@ pub fn nodename(hostname: &str) -> Result<String, NoName> {
     }
 }
 
+/// The node name of a machine with this host name, in the form the configuration asks for.
+pub(crate) fn configured_nodename(
+    machine: &MachineConfig,
+    hostname: &str,
+    domain: &str,
+) -> Result<String, NoName> {
+    let full = machine.kubelet.as_ref().and_then(|kubelet| kubelet.register_with_fqdn).unwrap_or(false);
+    match (full, domain) {
+        (false, _) | (true, "") => nodename(hostname),
+        (true, domain) => nodename(&format!("{hostname}.{domain}")),
+    }
+}
+
 /// Writes `Nodenames/nodename`.
 #[derive(Debug, Default)]
 pub struct NodenameController;
@@ -60,13 +74,8 @@ impl Controller for NodenameController {
             return Ok(ctx.publish::<Nodename>([] as [(&str, Nodename); 0])?);
         };
         let kubelet = machine.kubelet.as_ref();
-        let full = kubelet.and_then(|kubelet| kubelet.register_with_fqdn).unwrap_or(false);
-        let text = match (full, hostname.domainname.as_str()) {
-            (false, _) | (true, "") => hostname.hostname.clone(),
-            (true, domain) => format!("{}.{domain}", hostname.hostname),
-        };
         let spec = Nodename {
-            nodename: nodename(&text)?,
+            nodename: configured_nodename(machine, &hostname.hostname, &hostname.domainname)?,
             hostname_version: hostname.meta().version().to_string(),
             skip_node_registration: kubelet
                 .and_then(|kubelet| kubelet.skip_node_registration)
@@ -101,7 +110,7 @@ impl Controller for NodeIpConfigController {
     }
 }
 
-fn node_ip_config(config: &Documents) -> NodeIPConfig {
+pub(crate) fn node_ip_config(config: &Documents) -> NodeIPConfig {
     let kubelet = config.machine().and_then(|machine| machine.kubelet.as_ref());
     let given =
         kubelet.and_then(|kubelet| kubelet.node_ip.as_ref()).map(|node_ip| node_ip.valid_subnets.to_vec());
@@ -153,7 +162,7 @@ impl Controller for NodeIpController {
 }
 
 /// The first fitting address of each family, in the order of the subnets.
-fn node_ips(config: &NodeIPConfig, candidates: &[IpAddr]) -> Vec<IpAddr> {
+pub(crate) fn node_ips(config: &NodeIPConfig, candidates: &[IpAddr]) -> Vec<IpAddr> {
     let excluded = config.exclude_subnets.iter().map(|subnet| format!("!{subnet}"));
     let rules: Vec<String> = config.valid_subnets.iter().cloned().chain(excluded).collect();
     let fitting = filter(&rules, candidates);

@@ -99,7 +99,7 @@ fn endpoint(config: &Documents) -> String {
     config.cluster_endpoint().map(|url| url.to_string()).unwrap_or_default()
 }
 
-fn api_server(config: &Documents) -> Result<APIServerConfig, ControllerError> {
+pub(crate) fn api_server(config: &Documents) -> Result<APIServerConfig, ControllerError> {
     let server = config.cluster().and_then(|cluster| cluster.api_server.as_ref());
     let kubelet = config.machine().and_then(|machine| machine.kubelet.as_ref());
     let alone = kubelet.and_then(|kubelet| kubelet.skip_node_registration).unwrap_or(false);
@@ -118,7 +118,7 @@ fn api_server(config: &Documents) -> Result<APIServerConfig, ControllerError> {
     })
 }
 
-fn admission(config: &Documents) -> Result<AdmissionControlConfig, ControllerError> {
+pub(crate) fn admission(config: &Documents) -> Result<AdmissionControlConfig, ControllerError> {
     let server = config.cluster().and_then(|cluster| cluster.api_server.as_ref());
     let plugins = server.into_iter().flat_map(|server| server.admission_control.iter());
     let plugin = |plugin: &config::AdmissionPlugin| AdmissionPluginSpec {
@@ -128,7 +128,7 @@ fn admission(config: &Documents) -> Result<AdmissionControlConfig, ControllerErr
     Ok(AdmissionControlConfig { config: plugins.map(plugin).collect() })
 }
 
-fn audit_policy(config: &Documents) -> Result<AuditPolicyConfig, ControllerError> {
+pub(crate) fn audit_policy(config: &Documents) -> Result<AuditPolicyConfig, ControllerError> {
     let server = config.cluster().and_then(|cluster| cluster.api_server.as_ref());
     let given = server.map(|server| object(&server.audit_policy)).filter(|policy| !policy.0.is_empty());
     let default = || {
@@ -142,7 +142,7 @@ fn audit_policy(config: &Documents) -> Result<AuditPolicyConfig, ControllerError
     Ok(AuditPolicyConfig { config: given.unwrap_or_else(default) })
 }
 
-fn authorization(config: &Documents) -> Result<AuthorizationConfig, ControllerError> {
+pub(crate) fn authorization(config: &Documents) -> Result<AuthorizationConfig, ControllerError> {
     let server = config.cluster().and_then(|cluster| cluster.api_server.as_ref());
     let image = images::or(server.map(|server| &server.image), images::kubernetes("kube-apiserver"));
     if images::version(&image) < (1, 29) {
@@ -170,7 +170,7 @@ fn authorization(config: &Documents) -> Result<AuthorizationConfig, ControllerEr
     Ok(AuthorizationConfig { image, config: authorizers })
 }
 
-fn controller_manager(config: &Documents) -> Result<ControllerManagerConfig, ControllerError> {
+pub(crate) fn controller_manager(config: &Documents) -> Result<ControllerManagerConfig, ControllerError> {
     let manager = config.cluster().and_then(|cluster| cluster.controller_manager.as_ref());
     let switches = config.machine().and_then(|machine| machine.control_plane.as_ref());
     let off = switches.and_then(|switches| switches.controller_manager.as_ref()?.disabled).unwrap_or(false);
@@ -190,7 +190,7 @@ fn controller_manager(config: &Documents) -> Result<ControllerManagerConfig, Con
     })
 }
 
-fn scheduler(config: &Documents) -> Result<SchedulerConfig, ControllerError> {
+pub(crate) fn scheduler(config: &Documents) -> Result<SchedulerConfig, ControllerError> {
     let scheduler = config.cluster().and_then(|cluster| cluster.scheduler.as_ref());
     let switches = config.machine().and_then(|machine| machine.control_plane.as_ref());
     let off = switches.and_then(|switches| switches.scheduler.as_ref()?.disabled).unwrap_or(false);
@@ -205,7 +205,7 @@ fn scheduler(config: &Documents) -> Result<SchedulerConfig, ControllerError> {
     })
 }
 
-fn bootstrap_manifests(config: &Documents) -> Result<BootstrapManifestsConfig, ControllerError> {
+pub(crate) fn bootstrap_manifests(config: &Documents) -> Result<BootstrapManifestsConfig, ControllerError> {
     let cluster = config.cluster();
     let proxy = cluster.and_then(|cluster| cluster.proxy.as_ref());
     let dns = cluster.and_then(|cluster| cluster.core_dns.as_ref());

@@ -39,7 +39,8 @@ impl Controller for StaticPodConfigController {
 #[error("machine.pods: a pod has no metadata.name")]
 pub struct Nameless;
 
-fn pod(free: &Free) -> Result<(String, StaticPod), Nameless> {
+/// The pod, by namespace and name.
+pub(crate) fn pod(free: &Free) -> Result<(String, StaticPod), Nameless> {
     let Object(pod) = object(free);
     let text = |pod: &Map<String, Json>, key: &str| {
         pod.get("metadata")

@@ -39,29 +39,38 @@ pub(crate) fn settings(ctx: &Context) -> Result<Option<Settings>, ControllerErro
 /// As [`settings`], with links that are chosen by selectors; needs [`devices_input`].
 pub(crate) fn settings_with_devices(ctx: &Context) -> Result<Option<Settings>, ControllerError> {
     let Some(config) = Configuration::active(ctx)? else { return Ok(None) };
-    let mut selected = Selected::default();
-    for device in ctx.list::<DeviceConfigSpec>()? {
-        // `<link>/<position>/<match>`: the position leads back to the entry.
-        let parts: Vec<_> = device.id().split('/').collect();
-        if let [link, position, _] = parts[..]
-            && let Ok(position) = position.parse()
-        {
-            selected.links.entry(position).or_default().push(link.to_owned());
-        }
-        if let Some(members) = devices::members(&device.device) {
-            selected.members.insert(parts[0].to_owned(), members);
-        }
-    }
+    let devices = ctx.list::<DeviceConfigSpec>()?;
+    let selected = Selected::of(devices.iter().map(|device| (device.id().as_str(), device.spec())));
     Ok(Some(read(&config, &selected)))
 }
 
 /// What selectors have chosen.
-#[derive(Debug, Default)]
-struct Selected {
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selected {
     /// Links, by the position of their entry.
-    links: BTreeMap<usize, Vec<String>>,
+    pub links: BTreeMap<usize, Vec<String>>,
     /// Members of bonds, by the name of the bond.
-    members: BTreeMap<String, Vec<String>>,
+    pub members: BTreeMap<String, Vec<String>>,
+}
+
+impl Selected {
+    /// What the entries say, each with its id.
+    pub fn of<'a>(devices: impl Iterator<Item = (&'a str, &'a DeviceConfigSpec)>) -> Self {
+        let mut selected = Self::default();
+        for (id, device) in devices {
+            // `<link>/<position>/<match>`: the position leads back to the entry.
+            let parts: Vec<_> = id.split('/').collect();
+            if let [link, position, _] = parts[..]
+                && let Ok(position) = position.parse()
+            {
+                selected.links.entry(position).or_default().push(link.to_owned());
+            }
+            if let Some(members) = devices::members(&device.device) {
+                selected.members.insert(parts[0].to_owned(), members);
+            }
+        }
+        selected
+    }
 }
 
 /// Collects settings of links by name, in order of appearance.
@@ -80,7 +89,7 @@ impl Links {
     }
 }
 
-fn read(documents: &Documents, selected: &Selected) -> Settings {
+pub(crate) fn read(documents: &Documents, selected: &Selected) -> Settings {
     let mut settings = Settings::default();
     let mut links = Links::default();
     if let Some(root) = documents.root() {

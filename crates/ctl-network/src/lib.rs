@@ -19,6 +19,7 @@ pub mod nocloud;
 mod operators;
 pub mod platform_yaml;
 pub mod ports;
+pub mod rendering;
 pub mod settings;
 pub mod source;
 pub mod status;

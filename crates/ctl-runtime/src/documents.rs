@@ -163,6 +163,11 @@ fn watchdog(_: &Cmdline, documents: &[&Document]) -> Vec<(String, WatchdogTimerC
 }
 
 fn modules(_: &Cmdline, documents: &[&Document]) -> Vec<(String, KernelModuleSpec)> {
+    kernel_modules(documents)
+}
+
+/// `machine.kernel.modules`.
+pub fn kernel_modules(documents: &[&Document]) -> Vec<(String, KernelModuleSpec)> {
     let kernel = documents.iter().find_map(|document| match document {
         Document::Config(config) => config.machine.as_ref()?.kernel.as_ref(),
         _ => None,

@@ -43,7 +43,7 @@ pub use diagnostics::{DiagnosticsController, DiagnosticsLoggerController};
 pub use documents::{
     EventsSinkConfigController, ExtensionServiceConfigController, KernelModuleConfigController,
     KmsgLogConfigController, SiderolinkConfigController, WatchdogTimerConfigController,
-    ZswapConfigController,
+    ZswapConfigController, kernel_modules,
 };
 pub use extensions::{ExtensionServiceConfigFilesController, ExtensionStatusController, SBOMItemController};
 pub use facts::{DevicesStatusController, KernelCmdlineController, VersionController};
@@ -59,6 +59,7 @@ pub use names::{IQNController, NQNController};
 pub use oom::{OOMController, SystemGroups};
 pub use params::{
     KSPP, KernelParamConfigController, KernelParamDefaultsController, KernelParamSpecController,
+    configured_kernel_params, default_kernel_params,
 };
 pub use ports::{Files, HostFiles, IdentityStore};
 pub use salt::EncryptionSaltController;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use ichor_config::Documents;
 use ichor_cosi::{Context, Controller, ControllerError, Input, Output, exclusive, shared, strong};
 use ichor_ctl::{Configuration, active_input};
 use ichor_resource::runtime::{KernelParamDefaultSpec, KernelParamSpec, KernelParamStatus};
@@ -77,14 +78,19 @@ impl Controller for KernelParamDefaultsController {
     }
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
-        let (kernel, protection) = if self.own_kernel { (KERNEL, KSPP) } else { (&[][..], &[][..]) };
-        // A kernel without one of them is still a kernel to run on.
-        let defaults = NETWORK.iter().chain(kernel).chain(protection).map(|(key, value)| {
-            let spec = KernelParamDefaultSpec { value: (*value).to_owned(), ignore_errors: true };
-            (format!("proc.sys.{key}"), spec)
-        });
-        Ok(ctx.publish(defaults)?)
+        Ok(ctx.publish(default_kernel_params(self.own_kernel))?)
     }
+}
+
+/// What every machine wants; more of it where the kernel is this machine's alone.
+pub fn default_kernel_params(own_kernel: bool) -> Vec<(String, KernelParamDefaultSpec)> {
+    let (kernel, protection) = if own_kernel { (KERNEL, KSPP) } else { (&[][..], &[][..]) };
+    // A kernel without one of them is still a kernel to run on.
+    let spec = |(key, value): &(&str, &str)| {
+        let spec = KernelParamDefaultSpec { value: (*value).to_owned(), ignore_errors: true };
+        (format!("proc.sys.{key}"), spec)
+    };
+    NETWORK.iter().chain(kernel).chain(protection).map(spec).collect()
 }
 
 /// Writes `KernelParamSpecs` from `machine.sysctls` and `machine.sysfs`.
@@ -104,17 +110,22 @@ impl Controller for KernelParamConfigController {
 
     async fn reconcile(&mut self, ctx: &Context) -> Result<(), ControllerError> {
         let documents = Configuration::active(ctx)?;
-        let machine = documents.as_ref().and_then(|documents| documents.root()?.machine.as_deref());
-        let entries = |prefix: &'static str, map: Option<&BTreeMap<String, String>>| {
-            let map = map.cloned().unwrap_or_default();
-            map.into_iter().map(move |(key, value)| {
-                (format!("{prefix}.{key}"), KernelParamSpec { value, ignore_errors: false })
-            })
-        };
-        let sysctls = entries("proc.sys", machine.and_then(|machine| machine.sysctls.0.as_ref()));
-        let sysfs = entries("sys", machine.and_then(|machine| machine.sysfs.0.as_ref()));
-        Ok(ctx.publish(sysctls.chain(sysfs))?)
+        Ok(ctx.publish(documents.iter().flat_map(|documents| configured_kernel_params(documents)))?)
     }
+}
+
+/// `machine.sysctls` and `machine.sysfs`.
+pub fn configured_kernel_params(documents: &Documents) -> Vec<(String, KernelParamSpec)> {
+    let machine = documents.root().and_then(|root| root.machine.as_deref());
+    let entries = |prefix: &'static str, map: Option<&BTreeMap<String, String>>| {
+        let map = map.cloned().unwrap_or_default();
+        map.into_iter().map(move |(key, value)| {
+            (format!("{prefix}.{key}"), KernelParamSpec { value, ignore_errors: false })
+        })
+    };
+    let sysctls = entries("proc.sys", machine.and_then(|machine| machine.sysctls.0.as_ref()));
+    let sysfs = entries("sys", machine.and_then(|machine| machine.sysfs.0.as_ref()));
+    sysctls.chain(sysfs).collect()
 }
 
 /// Applies both and writes `KernelParamStatuses`.

@@ -85,7 +85,7 @@ fn link_spec(link: &LinkSetting) -> LinkSpec {
 }
 
 /// A device: ethernet, and not made by anyone.
-pub(crate) fn is_physical(link: &LinkStatus) -> bool {
+pub fn is_physical(link: &LinkStatus) -> bool {
     link.r#type == LinkType::ETHER && link.kind.is_empty()
 }
 

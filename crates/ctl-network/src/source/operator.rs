@@ -93,8 +93,8 @@ fn metric(dhcp: &DhcpSetting) -> u32 {
 }
 
 /// Links that a layer which knows what it does speaks of.
-fn configured(links: &[ichor_cosi::Typed<LinkSpec>]) -> BTreeSet<String> {
-    let known = links.iter().filter(|link| match link.layer {
+pub(crate) fn configured<'a>(links: impl Iterator<Item = &'a LinkSpec>) -> BTreeSet<String> {
+    let known = links.filter(|link| match link.layer {
         ConfigLayer::Cmdline | ConfigLayer::Platform | ConfigLayer::Configuration => true,
         ConfigLayer::Default | ConfigLayer::Operator => false,
     });
@@ -121,7 +121,8 @@ impl Controller for OperatorConfigController {
         let settings = documents::settings_with_devices(ctx)?;
         let links = ctx.list::<LinkStatus>()?;
         let physical = links.iter().filter(|link| is_physical(link)).map(|link| link.id().as_str());
-        let configured = configured(&ctx.list_in::<LinkSpec>(ids::CONFIG_NAMESPACE)?);
+        let wanted = ctx.list_in::<LinkSpec>(ids::CONFIG_NAMESPACE)?;
+        let configured = configured(wanted.iter().map(|link| link.spec()));
         let specs = decide(&self.cmdline.resolve(ctx)?, settings.as_ref(), physical, &configured);
         let id = |s: &OperatorSpec| ids::layered(s.layer, &ids::operator(s.operator, &s.link_name));
         ctx.publish_in(ids::CONFIG_NAMESPACE, specs.into_iter().map(|spec| (id(&spec), spec)))?;

@@ -46,6 +46,7 @@ const LAYERS: &[(u8, &[&str])] = &[
             "ctl-etcd",
             "ctl-runtime",
             "health",
+            "render",
         ],
     ),
     (

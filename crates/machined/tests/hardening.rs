@@ -11,7 +11,7 @@ use ichor_ctl_k8s::kubelet::{Host, KubeletConfigController, KubeletSpecControlle
 use ichor_ctl_k8s::pods::{self, Versions};
 use ichor_ctl_k8s::{files, settings};
 use ichor_ctl_secrets::{RootEtcd, RootKubernetes};
-use ichor_machined::etcd::plan;
+use ichor_render::etcd::{Beginning, arguments};
 use ichor_resource::config::{MachineConfig, MachineType};
 use ichor_resource::etcd::EtcdSpec;
 use ichor_resource::k8s::{
@@ -111,7 +111,7 @@ async fn plane() -> Plane {
     let etcd_root = state.get::<EtcdRootSecret>("secrets", "etcd").unwrap();
     let encryption = files::encryption(&root.secretbox_encryption_secret, &root.aes_cbc_encryption_secret);
     let etcd = EtcdSpec { image: "registry.k8s.io/etcd:v3.6.7".into(), ..EtcdSpec::default() };
-    let etcd = plan::arguments(&etcd, &plan::Beginning::New).unwrap();
+    let etcd = arguments(&etcd, &Beginning::New).unwrap();
     Plane {
         api: Flags::pod(&pods::api_server(&api, &versions).unwrap()),
         controller_manager: Flags::pod(&pods::controller_manager(&manager, &versions).unwrap()),

@@ -29,6 +29,7 @@ use ichor_boot::plan::{Asset, execute};
 use ichor_boot::slots::Start;
 use ichor_config::Documents;
 use ichor_image::Content;
+use ichor_render::Facts;
 use ichor_sys::boot_port::{AssetSource, BootPaths, BootPort};
 
 use artifacts::{Artifacts, Place};
@@ -44,6 +45,8 @@ use options::{Command, FirstStart, HELP, InstallOptions, SlotsAction};
 pub const RESULT: &str = "result: ";
 /// A configuration is not longer.
 const CONFIG_MAX: u64 = 32 << 20;
+/// Facts about a machine are not longer.
+const FACTS_MAX: u64 = 1 << 20;
 /// What is left free beside two systems.
 const SPARE: u64 = 8 << 20;
 
@@ -62,14 +65,18 @@ pub fn main(args: &[String]) -> ExitCode {
             Ok(())
         }
         Command::Install(options) => install(&options),
-        Command::Check { machine_config, platform } => run_check(machine_config.as_deref(), &platform),
+        Command::Check { machine_config, platform, facts, render } => {
+            run_check(machine_config.as_deref(), &platform, facts.as_deref(), render)
+        }
         Command::Slots { action, disk } => act(action, &disk::resolve(&disk)),
         Command::Reset { disk, labels, wipe } => reset(disk.as_deref(), &labels, &wipe),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("error: {}", chain(&error)));
+            // The last line is what is passed on; some errors are lists of several.
+            let words: Vec<String> = chain(&error).split_whitespace().map(str::to_owned).collect();
+            say(&format!("error: {}", words.join(" ")));
             ExitCode::FAILURE
         }
     }
@@ -98,17 +105,38 @@ fn configuration(path: Option<&Path>) -> Result<Option<Documents>, InstallError>
     Documents::load(&bytes).map(Some).map_err(|error| InstallError::Config(error.to_string()))
 }
 
-fn run_check(path: Option<&Path>, platform: &str) -> Result<(), InstallError> {
+/// What is known of the machine; none when nothing was given.
+fn facts(path: Option<&Path>) -> Result<Option<Facts>, InstallError> {
+    let Some(path) = path else { return Ok(None) };
+    let failed = |source| InstallError::Disk { what: "read", path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(FACTS_MAX).read_to_end(&mut bytes))
+        .map_err(failed)?;
+    Facts::from_json(&bytes)
+        .map(Some)
+        .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, chain(&error))))
+}
+
+fn run_check(
+    path: Option<&Path>,
+    platform: &str,
+    facts_path: Option<&Path>,
+    render: bool,
+) -> Result<(), InstallError> {
     let Some(documents) = configuration(path)? else {
         say("no configuration; nothing to check");
         return Ok(());
     };
-    let report = check::check(&documents, platform);
-    report.notes.iter().for_each(|note| say(&format!("note: {note}")));
-    match report.errors.is_empty() {
-        true => Ok(()),
-        false => Err(InstallError::Config(report.errors.join("; "))),
+    let found = check::examine(&documents, platform, facts(facts_path)?.as_ref());
+    found.report.notes.iter().for_each(|note| say(&format!("note: {note}")));
+    if !found.report.errors.is_empty() {
+        return Err(InstallError::Config(found.report.errors.join("; ")));
     }
+    if render {
+        found.rendering.print().lines().for_each(say);
+    }
+    Ok(())
 }
 
 fn install(options: &InstallOptions) -> Result<(), InstallError> {

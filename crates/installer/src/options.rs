@@ -6,13 +6,17 @@ use std::path::PathBuf;
 
 use ichor_image::Arch;
 
+/// What the help of a program contains that can render.
+pub const RENDERS: &str = "--render ";
+
 /// What `--help` prints.
 pub const HELP: &str = "\
 Puts the operating system on a disk.
 
 Usage:
   installer install --disk DEVICE [flags]     the machine configuration is read from standard input
-  installer check [flags]                     whether this version can run with a machine configuration
+  installer check [flags]                     whether this version can run with a machine configuration, and with
+                                              --render what it would run
   installer slots boot|show|commit|fail|rollback --disk DEVICE
   installer reset --disk DEVICE [--label LABEL]...
 
@@ -29,6 +33,12 @@ Flags of install:
       --artifacts string             directory of kernel image and boot loaders
       --machine-config string        file with the machine configuration, instead of standard input
       --start string                 how an upgrade is started: one-shot or default (default \"default\")
+
+Flags of check:
+      --platform string              platform of the machine (default \"metal\")
+      --machine-config string        file with the machine configuration, instead of standard input
+      --render                       print what would run: a YAML document for each thing, without secrets
+      --facts string                 file with what the machine knows of itself, as JSON; without it there are stand-ins
 ";
 
 /// How a system that was written is started for the first time.
@@ -98,6 +108,10 @@ pub enum Command {
         machine_config: Option<PathBuf>,
         /// The platform, which decides what a configuration has to have.
         platform: String,
+        /// Where the facts about the machine are; none uses stand-ins.
+        facts: Option<PathBuf>,
+        /// Prints what would run.
+        render: bool,
     },
     /// An operation on slots.
     Slots {
@@ -150,7 +164,7 @@ impl Flags {
 }
 
 /// Flags that need no value.
-const SWITCHES: &[&str] = &["upgrade", "force", "zero", "bootloader", "help"];
+const SWITCHES: &[&str] = &["upgrade", "force", "zero", "bootloader", "render", "help"];
 /// All others.
 const VALUES: &[&str] = &[
     "disk",
@@ -162,6 +176,7 @@ const VALUES: &[&str] = &[
     "board",
     "artifacts",
     "machine-config",
+    "facts",
     "start",
     "label",
     "wipe-disk",
@@ -183,6 +198,8 @@ pub fn parse(args: &[String]) -> Result<Command, UsageError> {
         ["check"] => Ok(Command::Check {
             machine_config: flags.path("machine-config"),
             platform: flags.last("platform").unwrap_or("metal").to_owned(),
+            facts: flags.path("facts"),
+            render: flags.switch("render")?,
         }),
         ["slots", action] => {
             let action = match *action {
@@ -311,6 +328,20 @@ mod tests {
         assert_eq!(options.extra_kernel_args, ["console=ttyS0", "net.ifnames=0"]);
         assert_eq!(options.meta, BTreeMap::from([(10, b"x".to_vec())]));
         assert_eq!(options.start, FirstStart::Default);
+    }
+
+    #[test]
+    fn check_renders_when_asked_and_help_says_that_it_can() {
+        let check = |facts: Option<&str>, render| Command::Check {
+            machine_config: Some(PathBuf::from("/c")),
+            platform: "nocloud".to_owned(),
+            facts: facts.map(PathBuf::from),
+            render,
+        };
+        let plain = "check --platform=nocloud --machine-config=/c";
+        assert_eq!(of(plain), Ok(check(None, false)));
+        assert_eq!(of(&format!("{plain} --render --facts=/f")), Ok(check(Some("/f"), true)));
+        assert!(HELP.contains(RENDERS), "whoever runs an upgrade looks for it");
     }
 
     #[test]

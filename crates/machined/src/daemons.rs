@@ -27,6 +27,9 @@ pub const TRUSTD_UID: u32 = 51;
 /// User of the dashboard, also of the socket it talks to.
 pub const DASHBOARD_UID: u32 = 52;
 
+/// The user that a system runs as that is asked what it would do, before it is installed.
+pub const CANDIDATE_UID: u32 = 53;
+
 /// Where apid listens.
 pub const APID_PORT: u16 = 50_000;
 

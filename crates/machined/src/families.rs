@@ -92,14 +92,7 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
             unified,
         },
     )?;
-    let host = ichor_ctl_k8s::kubelet::Host {
-        cgroup_root: "/".to_owned(),
-        protect_kernel: node.host.platform.mode != Mode::Container,
-        cgroup_v1: ichor_sys::cgroup::Cgroups::detect(Path::new(ichor_sys::cgroup::MOUNT_POINT))
-            .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Split),
-        shared: !ichor_sys::power::in_first_pid_namespace(),
-    };
-    ichor_ctl_k8s::register(runtime, host)?;
+    ichor_ctl_k8s::register(runtime, kubelet_host(node))?;
     if Path::new(KUBELET_RUNTIME).exists() {
         let ports = crate::kube::ports();
         let kubelet = KubeletServiceController::new(node.kubelet.clone(), "/", kubelet::MARK);
@@ -112,6 +105,17 @@ pub fn register(node: &Arc<Node>) -> Result<(), FamilyError> {
     ichor_ctl_etcd::register(runtime)?;
     ichor_ctl_cluster::register(runtime, version::COMPATIBLE_TAG, Arc::new(trust::discovery))?;
     Ok(())
+}
+
+/// What this machine offers the kubelet.
+pub(crate) fn kubelet_host(node: &Node) -> ichor_ctl_k8s::kubelet::Host {
+    ichor_ctl_k8s::kubelet::Host {
+        cgroup_root: "/".to_owned(),
+        protect_kernel: node.host.platform.mode != Mode::Container,
+        cgroup_v1: ichor_sys::cgroup::Cgroups::detect(Path::new(ichor_sys::cgroup::MOUNT_POINT))
+            .is_ok_and(|cgroups| cgroups.layout() == ichor_sys::cgroup::Layout::Split),
+        shared: !ichor_sys::power::in_first_pid_namespace(),
+    }
 }
 
 /// Whether this machine has disks: a sandbox has none, and those of its host are not shown in it.

@@ -3,6 +3,9 @@
 //! It comes from installation media, where it is this very program, or from a container image. Whatever touches the system
 //! disk, also the slots of the boot loader, is done by it: it mounts what it needs where nobody else sees it.
 
+pub(crate) mod candidate;
+pub(crate) mod facts;
+
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

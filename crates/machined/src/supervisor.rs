@@ -280,18 +280,19 @@ impl ProcessPort for Supervisor {
             uid: spec.uid,
             gid: spec.uid,
             cgroup: spec.cgroup.clone(),
-            capabilities: match (spec.privileged, &spec.root) {
+            capabilities: match (is_privileged(spec), &spec.root) {
                 (true, None) => Capabilities::ALL,
                 (true, Some(_)) => GRANTABLE,
                 (false, _) => Capabilities::NONE,
             },
             oom_score_adj: spec.oom_score_adj,
             nice: spec.nice,
-            no_new_privs: !spec.privileged,
-            filter: match (spec.privileged, spec.view.is_empty()) {
-                (true, _) => Filter::None,
-                (false, true) => Filter::Service,
-                (false, false) => Filter::Daemon,
+            no_new_privs: !is_privileged(spec),
+            filter: match (spec.sealed, spec.privileged, spec.view.is_empty()) {
+                (true, _, _) => Filter::Sealed,
+                (false, true, _) => Filter::None,
+                (false, false, true) => Filter::Service,
+                (false, false, false) => Filter::Daemon,
             },
             masked: spec.masked.clone(),
             view: spec.view.clone(),
@@ -328,6 +329,10 @@ impl ProcessPort for Supervisor {
     fn release(&self, handle: u64) {
         self.send(move |client| client.release(ChildId(handle)));
     }
+}
+
+fn is_privileged(spec: &ProcessSpec) -> bool {
+    spec.privileged && !spec.sealed
 }
 
 /// The terminal of a process that is to have one.

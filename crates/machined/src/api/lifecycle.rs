@@ -98,7 +98,7 @@ pub async fn upgrade(
             "upgrade --preserve, --stage, and --force are not supported in maintenance mode",
         ));
     }
-    install::prepare(node, image, request.force).await.map_err(Status::failed_precondition)?;
+    let told = install::prepare(node, image, request.force).await.map_err(Status::failed_precondition)?;
     if mode == ApiMode::Configured && !request.force {
         upgrade_safety::check(node).await?;
     }
@@ -116,10 +116,23 @@ pub async fn upgrade(
         }
     };
     let actor_id = actor_id();
+    // Before the sequence, so that it is seen above its phases.
+    told.into_iter().for_each(|line| node.journal.events.publish_as(&actor_id, about_upgrade(line)));
     node.power.sequencer.start(sequence, false, &actor_id);
     let ack = "Upgrade request received".to_owned();
     let message = machine::Upgrade { metadata: None, ack, actor_id };
     Ok(Response::new(machine::UpgradeResponse { messages: vec![message] }))
+}
+
+/// A line about an upgrade, as an event that clients of every version show.
+fn about_upgrade(line: String) -> machine::ServiceStateEvent {
+    let health = machine::ServiceHealth { healthy: true, ..machine::ServiceHealth::default() };
+    machine::ServiceStateEvent {
+        service: "installer".to_owned(),
+        action: machine::service_state_event::Action::Running.into(),
+        message: line,
+        health: Some(health),
+    }
 }
 
 /// Starts the reset sequence.
@@ -236,6 +249,19 @@ mod tests {
             let text = told(mode, user, labels);
             assert!(text.ends_with(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_said_about_an_upgrade_is_for_who_asked_for_it() {
+        use crate::events::{Events, Payload, Tail};
+
+        let events = Events::default();
+        let mut watch = events.watch(&Tail::None, Some("me"));
+        events.publish_as("other", about_upgrade("kubelet: +x".to_owned()));
+        events.publish_as("me", about_upgrade("etcd: +x".to_owned()));
+        let Payload::ServiceState(seen) = &watch.try_next().unwrap().payload else { panic!("an event") };
+        assert_eq!((seen.service.as_str(), seen.message.as_str()), ("installer", "etcd: +x"));
+        assert!(watch.try_next().is_none());
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub struct ProcessSpec {
     pub uid: u32,
     /// Keeps all capabilities; otherwise none.
     pub privileged: bool,
+    /// May read, compute and print, and nothing else: `ichor_sys::confine::Filter::Sealed`. Not with `privileged`.
+    pub sealed: bool,
     /// Group below the cgroup root.
     pub cgroup: Option<String>,
     /// `oom_score_adj`.

@@ -11,11 +11,13 @@ use ichor_cosi::State;
 use ichor_ctl_block::META_LABEL;
 use ichor_ctl_block::volumes::matches_disk;
 use ichor_ctl_runtime::Meta;
+use ichor_render::difference::{Told, cut, tell};
 use ichor_resource::block::{Disk, VolumePhase, VolumeStatus};
 
 use super::{config, failed, storage};
 use crate::cri;
-use crate::installer::{self, Source};
+use crate::installer::candidate::Assessment;
+use crate::installer::{self, Source, facts};
 use crate::node::Node;
 use crate::sequencer::TaskError;
 use crate::sequencer::table::UpgradeRequest;
@@ -31,6 +33,12 @@ pub(crate) const STAGED_OPTIONS: u8 = 0x08;
 const INSTALLER_MAX: Duration = Duration::from_secs(20 * 60);
 /// The kernel tells of new partitions at once, and the volumes follow.
 const META_MAX: Duration = Duration::from_secs(45);
+/// What the log has of a difference.
+const IN_LOG: Told = Told { lines_max: 400, line_max: 300, context: false };
+/// What whoever asked for an upgrade sees of it: events are kept, and there is room for a thousand.
+const IN_EVENTS: Told = Told { lines_max: 40, line_max: 160, context: false };
+/// Characters of the list of what differs.
+const THINGS_MAX: usize = 300;
 /// How long the container runtime may take to start.
 const RUNTIME_MAX: Duration = Duration::from_secs(5 * 60);
 
@@ -188,7 +196,8 @@ pub(super) async fn install(node: &Arc<Node>) -> Result<(), TaskError> {
     if node.slots.disk().is_some() {
         let Some(Staged { image, force }) = node.slots.staged() else { return Ok(()) };
         info!(image, "the staged upgrade is installed");
-        prepare(node, &image, force).await.map_err(failed)?;
+        // In the log; nobody waits for this upgrade.
+        prepare(node, &image, force).await.map(drop).map_err(failed)?;
         return upgrade(node, &UpgradeRequest { image, force }).await;
     }
     let config = config::active(&node.store.state).ok_or_else(|| failed("there is no configuration"))?;
@@ -225,31 +234,53 @@ pub(super) async fn reload_meta(state: State, meta: Meta) -> Result<(), TaskErro
 }
 
 /// Has an installer at hand and lets it say whether it can run with the configuration of this machine, before anything
-/// changes.
-pub(crate) async fn prepare(node: &Node, image: &str, force: bool) -> Result<(), String> {
+/// changes. What is to be told about it comes back, line by line; the log has more of it.
+pub(crate) async fn prepare(node: &Node, image: &str, force: bool) -> Result<Vec<String>, String> {
     let installer = node.slots.installer();
-    let run = async |args: Vec<String>| {
-        let spec = program(node, image, args).await?;
-        installer.run(&spec, RUNTIME_MAX).await.map(drop)
-    };
-    if let Source::Image(image) = installer::source(image, installer::has_media().await)? {
+    let source = installer::source(image, installer::has_media().await)?;
+    if let Source::Image(image) = &source {
         start_runtime(node).await?;
-        installer.pull(&image, force).await?;
+        installer.pull(image, force).await?;
     }
-    run(vec!["--help".to_owned()]).await.map_err(|error| format!("{image} is no installer: {error}"))?;
-    let Some(config) = config::active(&node.store.state) else { return Ok(()) };
-    let file = installer.configuration(&config.bytes())?;
-    let args = vec!["check".to_owned(), format!("--platform={}", node.host.platform.name), file.flag()];
-    match run(args).await {
-        Err(error) if !force => {
-            Err(format!("the system in {image} cannot run with the configuration of this machine: {error}"))
+    let candidate = installer.candidate(&source).await?;
+    let help = candidate.help().await.map_err(|error| format!("{image} is no installer: {error}"))?;
+    let Some(config) = config::active(&node.store.state) else { return Ok(Vec::new()) };
+    let facts = facts::gather(node);
+    let questions = installer.questions(&config.bytes(), &facts)?;
+    let own = move || ichor_render::render(&config, &facts).rendering;
+    match candidate.assess(&help, &questions, own).await {
+        Ok(assessment) => {
+            lines(&assessment, IN_LOG).iter().for_each(|line| info!("upgrade to {image}: {line}"));
+            Ok(lines(&assessment, IN_EVENTS))
         }
         Err(error) => {
-            warn!("the system in {image} cannot run with the configuration of this machine: {error}; forced");
-            Ok(())
+            let refused = format!(
+                "the system in {image} cannot run with the configuration of this machine, or does not say whether it can: \
+                 {error}"
+            );
+            if !force {
+                return Err(refused);
+            }
+            warn!("{refused}; forced");
+            Ok(vec![format!("forced although {refused}")])
         }
-        Ok(()) => Ok(()),
     }
+}
+
+/// What is told of a candidate that may be installed.
+fn lines(assessment: &Assessment, told: Told) -> Vec<String> {
+    let mut lines: Vec<String> = assessment.notes.iter().map(|note| format!("note: {note}")).collect();
+    match assessment.differences.as_deref() {
+        Some([]) => lines.push("the new system runs the same with this configuration".to_owned()),
+        Some(differences) => {
+            let things: Vec<&str> = differences.iter().map(|found| found.thing.as_str()).collect();
+            let differing = format!("the new system runs differently: {}", things.join(", "));
+            lines.push(cut(&differing, THINGS_MAX));
+            lines.extend(tell(differences, told));
+        }
+        None => {}
+    }
+    lines
 }
 
 /// The installer that a name means, with arguments.
@@ -288,6 +319,7 @@ async fn start_runtime(node: &Node) -> Result<(), String> {
 mod tests {
     use super::*;
     use ichor_config::v1alpha1::install::DiskSelector;
+    use ichor_render::difference::Difference;
 
     fn disks() -> Vec<Disk> {
         let disk = |path: &str, size: u64, model: &str| Disk {
@@ -309,6 +341,28 @@ mod tests {
             disk_selector: Some(selector),
             ..InstallConfig::default()
         }
+    }
+
+    #[test]
+    fn what_would_differ_is_told_under_its_heading() {
+        let difference =
+            |thing: &str, text: &str| Difference { thing: thing.to_owned(), text: text.to_owned() };
+        let told = |notes: &[&str], differences| {
+            let notes = notes.iter().map(|note| (*note).to_owned()).collect();
+            lines(&Assessment { notes, differences }, IN_EVENTS)
+        };
+        assert_eq!(told(&["x"], None), ["note: x"]);
+        assert_eq!(told(&[], Some(vec![])), ["the new system runs the same with this configuration"]);
+        let found = vec![difference("etcd", "-image: a\n+image: b\n"), difference("kubelet", "+v: 1\n")];
+        assert_eq!(
+            told(&[], Some(found)),
+            [
+                "the new system runs differently: etcd, kubelet",
+                "etcd: -image: a",
+                "etcd: +image: b",
+                "kubelet: +v: 1"
+            ]
+        );
     }
 
     #[test]

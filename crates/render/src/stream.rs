@@ -106,12 +106,13 @@ impl Rendering {
     pub fn print(&self) -> String {
         let mut out = format!("{BEGIN}{FORM}\n");
         for (name, text) in &self.things {
-            let name = ichor_yaml::emit(&Node::map(vec![(Node::string("thing"), Node::string(name))]));
-            out.push_str(&format!("---\n{name}spec:\n"));
-            for line in text.lines() {
-                let indent = if line.is_empty() { "" } else { "    " };
-                out.push_str(&format!("{indent}{line}\n"));
-            }
+            // A text that is no YAML cannot come from here; it would be shown as it is.
+            let tree =
+                ichor_yaml::parse(text).ok().and_then(|documents| Some(documents.into_iter().next()?.root));
+            let spec = tree.unwrap_or_else(|| Node::string(text));
+            let thing = vec![(Node::string("thing"), Node::string(name)), (Node::string("spec"), spec)];
+            out.push_str("---\n");
+            out.push_str(&ichor_yaml::emit(&Node::map(thing)));
         }
         out.push_str(&format!("{END}{}\n", self.things.len()));
         out
@@ -195,6 +196,14 @@ mod tests {
 
     fn tree(text: &str) -> Node {
         ichor_yaml::parse(text).unwrap().remove(0).root
+    }
+
+    #[test]
+    fn a_text_that_begins_with_an_empty_line_and_spaces_is_read_again() {
+        let read = Rendering {
+            things: BTreeMap::from([("a".to_owned(), ichor_yaml::emit(&Node::string("\n  b\n")))]),
+        };
+        assert_eq!(Rendering::find(&read.print()), Ok(Printed::Rendering(read)));
     }
 
     fn rendering(things: &[(&str, &str)]) -> Rendering {

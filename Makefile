@@ -223,7 +223,7 @@ boot-vm: build ## Boot the node on a real kernel in QEMU and leave it running
 	@scripts/vm run
 
 .PHONY: test-vm
-test-vm: ## Boot, configure, reboot and stop the node on a real kernel; install, upgrade and reset one (needs `make build`)
+test-vm: ## Boot, configure, reboot and stop the node on a real kernel (needs `make build`)
 	@$(call say,a real kernel)
 	@scripts/vm test
 
@@ -233,7 +233,7 @@ test-qemu: ## Machines of QEMU as `ichorctl cluster create qemu` makes them: pow
 	@scripts/vm provider
 
 .PHONY: test-os
-test-os: ## Images of the operating system, each started by real firmware in QEMU, and upgrades to bad systems (needs `make components build`; takes half an hour)
+test-os: ## Images of the operating system, each started by real firmware in QEMU, and their installation, upgrades (bad ones, too), power cuts (needs `make components build`; takes more than an hour)
 	@$(call say,images that boot)
 	@scripts/vm os
 
